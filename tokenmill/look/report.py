@@ -79,7 +79,7 @@ def find(config: Report) -> Findings:
     }
     columns = []
     if META.suffix in token_set.record(token_set.entries[0]) or token_set.view is not None:
-        from tokenmill.views.documents import distributions  # and pyarrow
+        from tokenmill.views.distributions import distributions  # and pyarrow
 
         columns = distributions(token_set, token_set.view, entries)
     specimen = make_specimen(token_set, "train", config.seq_len + 1)

@@ -1,11 +1,12 @@
-"""From a rule to a view: every document is evaluated once, some shards at a time, and written as it goes.
+"""From a rule to a view: every document is evaluated once, some shards at a time, and written as it
+goes.
 
-    facts = make_view(token_set, "good", Rule(where="score >= 3"))       and views/good.json is there
+    facts = make_view(token_set, "good", Rule(where="score >= 3"))    makes views/good.json
 
-A document that is to count 1.5 times counts 1 or 2 times, by a random number that its shard's name and its place there
-decide. So a view that is made again, for a set that has grown or by a rule that gives larger numbers, counts each
-document as often as before, or more often.
-The slices that training shuffles are cut here, once, so that opening a view reads no offsets.
+A document that is to count 1.5 times counts 1 or 2 times, by a random number that its shard's name
+and its place there decide. So a view that is made again, for a set that has grown or by a rule that
+gives larger numbers, counts each document as often as before, or more often. The slices that
+training shuffles are cut here, once, so that opening a view reads no offsets.
 """
 
 import hashlib
@@ -33,37 +34,36 @@ def make_view(token_set: TokenSet, name: str, rule: Rule) -> dict[str, Any]:
     """
     if not NAME.fullmatch(name):
         raise ValueError(
-            f"--name must be 1 to 100 letters, digits, '.', '_' or '-', and not 16 hex digits, not {ascii(name)[:120]}"
+            "--name must be 1 to 100 letters, digits, '.', '_' or '-', and not 16 hex digits, not "
+            f"{ascii(name)[:120]}"
         )
     if isinstance(token_set, RemoteTokenSet):
         raise ValueError(
-            f"{token_set.display_name}: views are made of sets on this disk; pull it, and push it again"
+            f"{token_set.display_name}: views are made of sets on this disk; pull it, and push it "
+            "again"
         )
-    tables = DocumentTables(token_set)
-    evaluator = Evaluator(rule, [*KNOWN, *tables.columns])
+    columns = [*KNOWN, *DocumentTables(token_set).columns]
+    evaluator = Evaluator(rule, columns)
+    expressions = {key: value for key, value in vars(rule).items() if value is not None}
+    return write_view(token_set, name, expressions, _repeats(token_set, evaluator))
 
-    def counted() -> Iterator[tuple[ShardEntry, np.ndarray]]:
-        for entries, rows in tables.batches(evaluator.columns):
-            times = evaluator.times(
-                rows, f"{token_set.display_name}, shards {entries[0].name} to {entries[-1].name}"
-            )
-            ends = np.cumsum([entry.documents for entry in entries])
-            for entry, own in zip(entries, np.split(times, ends[:-1]), strict=True):
-                yield entry, rounded(entry.name, own)
 
-    return write_view(
-        token_set,
-        name,
-        {key: value for key, value in vars(rule).items() if value is not None},
-        counted(),
-    )
+def _repeats(token_set: TokenSet, evaluator: Evaluator) -> Iterator[tuple[ShardEntry, np.ndarray]]:
+    """Each shard, with how often its documents count by a rule."""
+    for entries, rows in DocumentTables(token_set).batches(evaluator.columns):
+        shown = f"{token_set.display_name}, shards {entries[0].name} to {entries[-1].name}"
+        times = evaluator.times(rows, shown)
+        ends = np.cumsum([entry.documents for entry in entries])
+        for entry, of_shard in zip(entries, np.split(times, ends[:-1]), strict=True):
+            yield entry, rounded(entry.name, of_shard)
 
 
 def rounded(shard: str, times: np.ndarray) -> np.ndarray:
     """How often each document of a shard counts, (documents,) uint8, of numbers with fractions."""
     coins = (random_bits(len(times), "view", shard) >> np.uint64(11)) * 2.0**-53  # from 0 to 1
-    whole = np.floor(times)
-    return (whole + (coins < times - whole)).astype(np.uint8)
+    floors = np.floor(times)
+    is_rounded_up = coins < times - floors
+    return (floors + is_rounded_up).astype(np.uint8)
 
 
 def write_view(
@@ -73,49 +73,53 @@ def write_view(
     counted: Iterable[tuple[ShardEntry, np.ndarray]],
     slice_tokens: int = DEFAULT_WINDOW_SIZE.slice,
 ) -> dict[str, Any]:
-    """Writes a view and returns its facts. `counted` has each shard, in the manifest's order, with how often its
-    documents count. Nothing counts before the file with the view's name is written. ValueError if no document does.
+    """Writes a view and returns its facts.
+
+    `counted` has each shard, in the manifest's order, with how often its documents count. Nothing
+    counts before the file with the view's name is written. ValueError if no document does.
     """
-    folder, times = token_set.path / FOLDER, np.zeros(MOST + 1, np.int64)
-    splits = {split: {"documents": 0, "copies": 0, "tokens": 0} for split in SPLITS}
+    folder = token_set.path / FOLDER
     folder.mkdir(exist_ok=True)
+    times = np.zeros(MOST + 1, np.int64)  # how many documents count so often
+    splits = {split: {"documents": 0, "copies": 0, "tokens": 0} for split in SPLITS}
     with (
-        AtomicFile(folder / "new.counts") as all_counts,
-        AtomicFile(folder / "new.slices") as sliced,
+        AtomicFile(folder / "new.counts") as counts_file,
+        AtomicFile(folder / "new.slices") as slices_file,
     ):
         progress = tqdm(counted, "shards", len(token_set.entries), leave=False, disable=None)
-        for number, (entry, found) in enumerate(progress):
-            counts, shard, sums = (
-                np.ascontiguousarray(found, np.uint8),
-                token_set.open(entry),
-                splits[entry.split],
-            )
-            all_counts.write(counts.data)
-            sliced.write(
-                cut_slices(number, np.asarray(shard.offsets), counts, slice_tokens).tobytes()
-            )
+        for number, (entry, repeats) in enumerate(progress):
+            counts = np.ascontiguousarray(repeats, np.uint8)
+            shard = token_set.open(entry)
+            slices = cut_slices(number, np.asarray(shard.offsets), counts, slice_tokens)
+            counts_file.write(counts.data)
+            slices_file.write(slices.tobytes())
+            sums = splits[entry.split]
             sums["documents"] += int(np.count_nonzero(counts))
             sums["copies"] += int(counts.sum(dtype=np.int64))
             sums["tokens"] += int(shard.lengths @ counts.astype(np.int64))
             times += np.bincount(counts, minlength=MOST + 1)
         if not times[1:].any():
+            documents = token_set.manifest["documents"]
             raise ValueError(
-                f"{token_set.display_name}: view {name!r} keeps none of its {token_set.manifest['documents']:,} "
+                f"{token_set.display_name}: view {name!r} keeps none of its {documents:,} "
                 "documents; check the rule"
             )
-        what = (token_set.digest, slice_tokens, all_counts.facts()["sha256"])
-        digest, written = hashlib.sha256(repr(what).encode()).hexdigest()[:16], dict[str, Any]()
-        for kind, file in zip(VIEW_ARRAYS, (all_counts, sliced), strict=True):
+        content = (token_set.digest, slice_tokens, counts_file.facts()["sha256"])
+        digest = hashlib.sha256(repr(content).encode()).hexdigest()[:16]
+        arrays = {}
+        for kind, file in zip(VIEW_ARRAYS, (counts_file, slices_file), strict=True):
             file.path = folder / f"{digest}.{kind}"
-            written[kind] = file.commit()
+            arrays[kind] = file.commit()
     facts = header("view") | {
         "name": name,
         "digest": digest,
         "manifest": token_set.digest,
         "rule": rule,
+        "slice_tokens": slice_tokens,
+        "splits": splits,
+        **arrays,
+        "times": {str(number): count for number, count in enumerate(times.tolist()) if count},
     }
-    facts |= {"slice_tokens": slice_tokens, "splits": splits, **written}
-    facts["times"] = {str(number): int(many) for number, many in enumerate(times) if many}
     if not (folder / f"{digest}.json").exists():
         write_json(folder / f"{digest}.json", facts)
     write_json(folder / f"{name}.json", facts)
