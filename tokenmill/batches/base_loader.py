@@ -29,7 +29,8 @@ from tokenmill.feed.prefetch import CLOSED, Prefetch, Stop
 from tokenmill.feed.source import Source
 from tokenmill.feed.table import read_batch
 from tokenmill.feed.token_files import require_room
-from tokenmill.rows.run import Run, past_of, write_position
+from tokenmill.rows.position import write_position
+from tokenmill.rows.run import Run, past_of
 from tokenmill.store.maps import unmap_dropped
 from tokenmill.store.token_sets import TokenSet
 

@@ -14,7 +14,8 @@ from tokenmill.feed.config import LoaderConfig
 from tokenmill.feed.mixture import ONE_SET, ids_fingerprint
 from tokenmill.feed.source import Order, Source
 from tokenmill.rows.plan import Packing
-from tokenmill.rows.run import Documents, Run, Setting, past_of, read_position
+from tokenmill.rows.position import read_position
+from tokenmill.rows.run import Documents, Run, Setting, past_of
 from tokenmill.store.token_sets import TokenSet
 
 Sets = Mapping[str, TokenSet]

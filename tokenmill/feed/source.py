@@ -94,7 +94,7 @@ class Source:
         )
         self._packing = order.packing
         if token_set.is_chat:
-            self._packing = order.packing._replace(long_documents=order.long_chats, whole=True)
+            self._packing = order.packing._replace(long_documents=order.long_chats, keep_whole=True)
         self.is_masked = token_set.is_chat or order.loss == "once"
         self._repeats = order.split == "val" or not order.packing.shuffle  # every epoch is the same
         self._pool, self._stop, self._counts_only = pool, stop or Stop(), counts_only
@@ -209,7 +209,7 @@ class Source:
                 content.lengths if self._packing.packs_documents else slices.end - slices.begin
             )
             _read_ahead(opened, shard, begin, begin + lengths)
-            if self._packing.whole:  # padding is the document after the last
+            if self._packing.keep_whole:  # padding is the document after the last
                 opened.append(
                     Padding(plan.row_len, self.token_set.bos_id, self.token_set.numpy_dtype)
                 )
@@ -235,7 +235,7 @@ class Source:
             and len(setting.sets) == 1
             and plan.num_rows < setting.global_batch
         )
-        if is_few or (filler > MUCH_FILLER and not self._packing.whole):
+        if is_few or (filler > MUCH_FILLER and not self._packing.keep_whole):
             told = (
                 f"of {self.seq_len:,} + 1 tokens, {filler:.0%} of them filler; a global batch takes"
             )
@@ -309,7 +309,7 @@ class Source:
             return content, shards, np.searchsorted(numbers, slices.shard), slices.begin
         number, begin, length = _documents(token_set, entries, slices, shards)
         content, shard = Content(length, slices, tokens), np.searchsorted(numbers, number)
-        if self._packing.whole:
+        if self._packing.keep_whole:
             lengths = [self.seq_len, *(seq_len for seq_len, _ in past)]
             row_len = min(lengths) + 1 if self._packing.long_documents == "crop" else None
             content = content._replace(

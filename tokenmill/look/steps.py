@@ -23,7 +23,8 @@ from tokenmill.feed.pieces import Piece
 from tokenmill.feed.source import Order, Source
 from tokenmill.rows.packing import LONG_DOCUMENTS
 from tokenmill.rows.plan import PACKINGS, Packing
-from tokenmill.rows.run import Cursor, Run, read_position
+from tokenmill.rows.position import read_position
+from tokenmill.rows.run import Cursor, Run
 from tokenmill.store.shards import SPLITS, ShardEntry
 from tokenmill.store.token_sets import TokenSet
 
