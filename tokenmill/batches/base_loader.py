@@ -22,9 +22,9 @@ from tokenmill.batches.ranks import rank_and_world_size, require_same_on_all_ran
 from tokenmill.batches.resume import identity_of, order_of, resumed, setting_of
 from tokenmill.checks import whole_number
 from tokenmill.feed.config import LoaderConfig
+from tokenmill.feed.conversations import require_conversations
 from tokenmill.feed.mixed_rows import advance, mixed_rows, past_empty_windows
 from tokenmill.feed.nanochat_rows import nanochat_rows
-from tokenmill.feed.pieces import require_conversations
 from tokenmill.feed.prefetch import CLOSED, Prefetch, Stop
 from tokenmill.feed.source import Source
 from tokenmill.feed.table import read_batch
@@ -430,7 +430,9 @@ class BaseLoader(Iterator[Arrays], Generic[Arrays]):
             return
         needed = self._setting.global_batch if config.epochs is not None and config.drop_last else 1
         if one.is_chat:  # tokens that are surely in rows, known without planning them
-            tokens = require_conversations(one, config.split, row_len, self._order.long_chats)
+            tokens = require_conversations(
+                one, config.split, row_len, self._order.long_chats, stacklevel=5
+            )
         elif one.view is None and self._order.packing.long_documents == "split":
             tokens = sum(entry.tokens for entry in entries)
         if tokens // row_len >= needed:

@@ -21,7 +21,7 @@ import torch
 from tokenmill.batches.loader import RowLoader
 from tokenmill.batches.torch_arrays import find_device
 from tokenmill.checks import one_of
-from tokenmill.feed.config import LoaderConfig, Packing, Tokens
+from tokenmill.feed.config import LoaderConfig, PackingName, Tokens
 from tokenmill.feed.mixture import Mixture
 from tokenmill.feed.table import Loss
 from tokenmill.rows.packing import LongDocuments
@@ -156,7 +156,7 @@ def get_batch(
     tokens: Tokens = None,
     purpose: Purpose = "train",
     view: str | None = None,
-    packing: Packing = "best_fit",
+    packing: PackingName = "best_fit",
     long_documents: LongDocuments = "split",
     shuffle: bool = True,
     seed: int = 1337,

@@ -12,7 +12,7 @@ import torch
 
 from tokenmill.batches.base_loader import BaseLoader
 from tokenmill.batches.torch_arrays import StreamArrays, TorchArrays, arrays_for, find_device
-from tokenmill.feed.config import LoaderConfig, Packing, Tokens
+from tokenmill.feed.config import LoaderConfig, PackingName, Tokens
 from tokenmill.feed.table import Loss
 from tokenmill.rows.packing import LongDocuments
 from tokenmill.store.shards import Split
@@ -81,7 +81,7 @@ class RowLoader(BaseLoader[tuple[torch.Tensor, torch.Tensor]]):
         seq_len: int,
         device: str | int | torch.device = "cpu",
         view: str | None = None,
-        packing: Packing = "best_fit",
+        packing: PackingName = "best_fit",
         long_documents: LongDocuments = "split",
         shuffle: bool = True,
         seed: int = 1337,

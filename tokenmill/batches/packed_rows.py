@@ -12,7 +12,7 @@ from tokenmill.batches.loader import RowLoader
 from tokenmill.batches.ranks import is_distributed, rank_and_world_size, require_same_on_all_ranks
 from tokenmill.batches.resume import setting_of
 from tokenmill.checks import whole_number
-from tokenmill.feed.config import LoaderConfig, Packing, Tokens
+from tokenmill.feed.config import LoaderConfig, PackingName, Tokens
 from tokenmill.feed.table import Loss
 from tokenmill.rows.packing import LongDocuments
 from tokenmill.store.set_names import TOKENS_ROOT, find_token_set
@@ -48,7 +48,7 @@ class PackedRows(IterableDataset[Pair]):
         batch_size: int | None = None,
         seq_len: int,
         view: str | None = None,
-        packing: Packing = "best_fit",
+        packing: PackingName = "best_fit",
         long_documents: LongDocuments = "split",
         shuffle: bool = True,
         seed: int = 1337,
