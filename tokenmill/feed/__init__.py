@@ -8,7 +8,9 @@ each batch.
                      its TOML file
     source           one token set in a run: its windows, planned ahead, and its order of rows
     window_documents the documents of a window
-    mixed_rows       the order of rows, for one token set as for many; nanochat_rows: nanochat's
+    dealers          what a loader asks of an order of rows, whichever it has
+    mixed_rows       the order of rows, for one token set as for many; turns: a rank's part of it;
+                     nanochat_rows: nanochat's
     table            where the tokens of a window's rows are, and reading them
     conversations    what rows keep of chats, and what of them is in the loss
     pieces           the pieces of a row, for display

@@ -7,7 +7,6 @@ that has no target in what is kept is left out too. Padding closes a row.
 
 import warnings
 from collections.abc import Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -82,86 +81,63 @@ def first_targets(
     return places
 
 
-@dataclass
-class _Counts:
-    """What a split's conversations are, shard after shard."""
-
-    total: int = 0
-    num_long: int = 0  # those that are longer than a row
-    num_late: int = 0  # those without a target in what would be kept of them
-    longest: int = 0
-    targets: int = 0
-    targets_of_long: int = 0
-    tokens_kept: int = 0
-
-    def add(self, lengths: np.ndarray, targets: np.ndarray, row_len: int) -> np.ndarray:
-        """Adds conversations, and returns which of them are long."""
-        is_long = lengths > row_len
-        self.total += len(lengths)
-        self.num_long += int(is_long.sum())
-        self.longest = max(self.longest, int(lengths.max(initial=0)))
-        self.targets += int(targets.sum())
-        self.targets_of_long += int(targets[is_long].sum())
-        return np.asarray(is_long)
-
-
 def require_conversations(
     token_set: TokenSet, split: str, row_len: int, long_documents: LongDocuments, stacklevel: int
 ) -> int:
     """The tokens of a chat set's conversations that are in rows.
 
-    ValueError if one is longer than a row and "split"; a warning if any are left out.
+    ValueError if one is longer than a row and "split"; a warning, of the caller at `stacklevel`, if
+    any are left out.
     """
-    counts = _Counts()
+    crops = long_documents == "crop"
+    lengths, targets, first = _read_conversations(token_set, split, row_len if crops else None)
+    seq_len = row_len - 1
+    is_long = lengths > row_len
+    num_long = int(is_long.sum())
+    longer = f"longer than a row of {seq_len:,} + 1 tokens"
+    if num_long and long_documents == "split":
+        share = int(targets[is_long].sum()) / max(1, int(targets.sum()))
+        raise ValueError(
+            f"{token_set.display_name}: {num_long:,} of {len(lengths):,} conversations are "
+            f"{longer}, the longest with {lengths.max():,}; they have {share:.1%} of the tokens "
+            "that are in the loss. Use a larger seq_len, or long_documents='crop' (keeps the "
+            "beginning) or 'drop'"
+        )
+    is_late = first >= row_len
+    is_kept = ~is_late
+    left_out = []
+    if not crops:
+        is_late &= ~is_long
+        is_kept &= ~is_long
+    if num_long and long_documents == "drop":
+        left_out.append(f"{num_long:,} are {longer}")
+    num_late = int(is_late.sum())
+    if num_late:
+        left_out.append(f"{num_late:,} have no target in their first {row_len:,} tokens")
+    if left_out:
+        reasons = " and ".join(left_out)
+        warnings.warn(
+            f"{token_set.display_name}: of {len(lengths):,} conversations, {reasons}; these are "
+            "left out. A larger seq_len keeps more of them",
+            stacklevel=stacklevel,
+        )
+    return int(np.minimum(lengths, row_len)[is_kept].sum())
+
+
+def _read_conversations(
+    token_set: TokenSet, split: str, row_len: int | None
+) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """The length, the targets, and the first target (`first_targets`) of each conversation."""
     entries = token_set.split(split)
     token_set.bring(entries)
-    crops = long_documents == "crop"
+    columns = [np.zeros((3, 0), np.int64)]
     for entry in entries:
         shard = token_set.open(entry)
         in_view = token_set.times_of(entry) > 0
         lengths = shard.lengths[in_view]
-        is_long = counts.add(lengths, shard.target_counts[in_view].astype(np.int64), row_len)
         begin = shard.offsets[:-1][in_view].astype(np.int64)
         one_shard = np.zeros(len(begin), np.int64)
-        first = first_targets([shard], one_shard, begin, lengths, row_len if crops else None)
-        is_late = first >= row_len
-        if not crops:
-            is_late &= ~is_long
-        is_kept = ~is_late
-        if long_documents == "drop":
-            is_kept &= ~is_long
-        counts.num_late += int(is_late.sum())
-        counts.tokens_kept += int(np.minimum(lengths, row_len)[is_kept].sum())
-    if counts.num_long and long_documents == "split":
-        raise ValueError(f"{token_set.display_name}: {_too_long(counts, row_len)}")
-    _warn_of_left_out(token_set, counts, row_len, long_documents, stacklevel + 1)
-    return counts.tokens_kept
-
-
-def _too_long(counts: _Counts, row_len: int) -> str:
-    seq_len = row_len - 1
-    share = counts.targets_of_long / max(1, counts.targets)
-    return (
-        f"{counts.num_long:,} of {counts.total:,} conversations are longer than a row of "
-        f"{seq_len:,} + 1 tokens, the longest with {counts.longest:,}; they have {share:.1%} of "
-        "the tokens that are in the loss. Use a larger seq_len, or long_documents='crop' (keeps "
-        "the beginning) or 'drop'"
-    )
-
-
-def _warn_of_left_out(
-    token_set: TokenSet, counts: _Counts, row_len: int, long_documents: str, stacklevel: int
-) -> None:
-    seq_len = row_len - 1
-    left_out = []
-    if counts.num_long and long_documents == "drop":
-        left_out.append(f"{counts.num_long:,} are longer than a row of {seq_len:,} + 1 tokens")
-    if counts.num_late:
-        left_out.append(f"{counts.num_late:,} have no target in their first {row_len:,} tokens")
-    if left_out:
-        reasons = " and ".join(left_out)
-        warnings.warn(
-            f"{token_set.display_name}: of {counts.total:,} conversations, {reasons}; these are "
-            "left out. A larger seq_len keeps more of them",
-            stacklevel=stacklevel,
-        )
+        first = first_targets([shard], one_shard, begin, lengths, row_len)
+        columns.append(np.stack([lengths, shard.target_counts[in_view], first]).astype(np.int64))
+    lengths, targets, first = np.concatenate(columns, axis=1)
+    return lengths, targets, first

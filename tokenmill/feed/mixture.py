@@ -165,8 +165,6 @@ class Mixture:
         facts = "; ".join([*stages, *views, *caps])
         return f"Mixture({facts})"
 
-    # -------------------------------------------------------------------- checks
-
     def _read_stages(self, listed: Any) -> list[Stage]:
         try:
             pairs = [(begin, weights) for begin, weights in listed]

@@ -51,15 +51,15 @@ def nanochat_rows(
 
 def _after_batch(run: Run, name: str) -> Run:
     setting = run.setting
-    now = run.now
-    cursor = now.cursors[name]
-    now = now._replace(
-        step=now.step + 1,
-        tokens=now.tokens + setting.global_batch * setting.seq_len,
+    point = run.now
+    cursor = point.cursors[name]
+    after = point._replace(
+        step=point.step + 1,
+        tokens=point.tokens + setting.global_batch * setting.seq_len,
         cursors={name: cursor._replace(row=cursor.row + setting.batch_size)},
-        rows={name: now.rows[name] + setting.global_batch},
+        rows={name: point.rows[name] + setting.global_batch},
     )
-    return run._replace(now=now)
+    return run._replace(now=after)
 
 
 class RankDocuments:

@@ -28,6 +28,7 @@ from tokenmill.rows.packing import LongDocuments, RowPlan
 from tokenmill.rows.plan import Packing, Past, count_window, plan_window
 from tokenmill.rows.run import Cursor, Leg, past_of, set_of
 from tokenmill.rows.windows import SLICE, epoch_of_shards, epoch_of_view
+from tokenmill.store.shards import Shard, ShardEntry
 from tokenmill.store.token_sets import TokenSet
 from tokenmill.threads import cancelled_by, raise_if_cancelled
 
@@ -95,8 +96,6 @@ class Source:
         self._epochs: dict[int, EpochDocuments] = {}
         self._tables: dict[tuple[int, int], Any] = {}  # by window: its Table, or a Future of it
         self._counts: dict[tuple[int, int], tuple[int, int]] = {}  # by window: see `count_window`
-
-    # -------------------------------------------------------------------- the order of rows
 
     def walk(
         self, cursor: Cursor, count: int, until: int | None = None
@@ -294,5 +293,7 @@ class Source:
         if self._packing.long_documents == "crop":
             row_len = min([self.seq_len, *(seq_len for seq_len, _ in past)]) + 1
         # a small set has the same shards in every window, so their memory maps are reused
-        held = {shard.entry: shard for table in self._planned() for shard in table.shards}
+        held: dict[ShardEntry, Shard] = {}
+        for table in self._planned():
+            held |= {shard.entry: shard for shard in table.shards}
         return open_window(documents, window, self._packing, held, row_len)

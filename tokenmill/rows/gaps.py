@@ -147,17 +147,18 @@ def fill_gaps(
     is_filled[row[document == drawn_of_row[row]]] = False
 
     is_filled = is_filled[rows]
+    filled = np.stack([rows, drawn, gaps])[:, is_filled]
     searched: list[tuple[int, int, int]] = []
     for number in np.flatnonzero(~is_filled).tolist():
         this_row = int(rows[number])
         begin, end = np.searchsorted(row, [this_row, this_row + 1])
         in_row = set(document[begin:end].tolist())
-        gap = int(gaps[number])
-        for other, length in _search(documents, gap, int(first[number]), in_row, int(bits[number])):
-            searched.append((this_row, other, length))
-    filled = np.stack([rows, drawn, gaps])[:, is_filled]
-    found = np.array(searched, dtype=document.dtype).reshape(-1, 3).T
-    return Filler(*np.concatenate([filled.astype(document.dtype), found], axis=1))
+        fitting = _search(
+            documents, int(gaps[number]), int(first[number]), in_row, int(bits[number])
+        )
+        searched += [(this_row, chosen, length) for chosen, length in fitting]
+    by_search = np.array(searched, dtype=document.dtype).reshape(-1, 3).T
+    return Filler(*np.concatenate([filled.astype(document.dtype), by_search], axis=1))
 
 
 def _search(

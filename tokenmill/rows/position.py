@@ -96,9 +96,9 @@ def read_position(state: Any) -> tuple[Run, dict[str, Any]]:
 
 def _read_run(position: Mapping[str, Any]) -> Run:
     content = zlib.decompressobj().decompress(b85decode(position["legs"]), MOST_BYTES)
-    now = Point(**position["now"])
-    cursors = {name: Cursor._make(cursor) for name, cursor in now.cursors.items()}
-    run = Run(tuple(_read_legs(*json.loads(content))), now._replace(cursors=cursors))
+    point = Point(**position["now"])
+    cursors = {name: Cursor._make(cursor) for name, cursor in point.cursors.items()}
+    run = Run(tuple(_read_legs(*json.loads(content))), point._replace(cursors=cursors))
     _require_counts(run.now, run.setting)
     return run
 
@@ -118,8 +118,8 @@ def _read_legs(names: list[str], legs: list[Any]) -> Iterator[Leg]:
 
 
 def _read_point(point: list[Any], names: list[str], before: Point) -> Point:
-    step, tokens, turn, *others = point
-    weights, sources, until = others
+    step, tokens, turn, *settings = point
+    weights, sources, until = settings
     cursors = {}
     rows = {}
     for name, source in zip(names, sources, strict=False):

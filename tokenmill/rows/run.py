@@ -138,8 +138,8 @@ class Run(NamedTuple):
         """The run of one source from the first row of an epoch on, as a new iteration."""
         epochs = self.setting.epochs
         until = None if epochs is None else epoch + epochs
-        now = self._with_all_at(Cursor(epoch))._replace(until=until)
-        return self.go_on(self.setting, now, restarts=True)
+        begin = self._with_all_at(Cursor(epoch))._replace(until=until)
+        return self.go_on(self.setting, begin, restarts=True)
 
     def _with_all_at(self, cursor: Cursor) -> Point:
         """The point now, but with every source of the setting at this cursor."""
