@@ -229,7 +229,7 @@ loader = RowLoader({tokens!r}, batch_size={batch_size}, seq_len={seq_len})
 FIRST = "next(loader); print(time.perf_counter() - started)"
 RESUME = """
 from tokenmill.rows.run import Cursor
-windows = loader._sources(loader.run, counts_only=True)[""].count_windows(1)
+windows = loader._dealer.sources(loader.run)[""].count_windows(1)
 cursors = {"": Cursor(1, windows // 2, 1_234)}
 loader.run = loader.run._replace(now=loader.run.now._replace(cursors=cursors))
 position = loader.state_dict()

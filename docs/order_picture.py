@@ -80,7 +80,7 @@ def draw(scheme: str) -> str:
         "An epoch deals all slices to windows,", "at random; neighbors to different ones."
     )
     for number in range(len(epoch)):
-        inside = epoch._order[epoch._cuts[number] : epoch._cuts[number + 1]].tolist()
+        inside = epoch._order[epoch._offsets[number] : epoch._offsets[number + 1]].tolist()
         picture.cells(f"window {number}", [slices[one] for one in inside])
     picture.y += 14
     picture.heading(
@@ -88,7 +88,9 @@ def draw(scheme: str) -> str:
         "together, and the rows are shuffled.",
         "Ranks take consecutive rows.",
     )
-    mixed = [name for name, _ in (slices[one] for one in epoch._order[: epoch._cuts[1]].tolist())]
+    mixed = [
+        name for name, _ in (slices[one] for one in epoch._order[: epoch._offsets[1]].tolist())
+    ]
     for row, widths in enumerate(ROWS):
         picture.text(0, f"row {row}, rank {row // 2}", 12)
         x = LEFT + 6

@@ -25,7 +25,8 @@ from tokenmill.feed.pieces import Piece
 from tokenmill.look.steps import RunRows
 from tokenmill.numpy import RowLoader
 from tokenmill.rows import windows
-from tokenmill.rows.run import past_of, read_position
+from tokenmill.rows.position import read_position
+from tokenmill.rows.run import past_of
 from tokenmill.rows.windows import WindowSize
 from tokenmill.store.shard_writer import ShardWriter
 from tokenmill.store.shards import TEXT_COUNTS

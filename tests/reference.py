@@ -6,7 +6,8 @@ from tokenmill.feed.config import VAL_SEED
 from tokenmill.rows import windows as window_sizes
 from tokenmill.rows.order import number_of, permutation, random_bits
 from tokenmill.rows.packing import plan_rows
-from tokenmill.rows.run import Cursor, read_position
+from tokenmill.rows.position import read_position
+from tokenmill.rows.run import Cursor
 from tokenmill.store.token_sets import TokenSet
 
 PACKINGS = [

@@ -28,7 +28,7 @@ from tokenmill.batches.jax_arrays import (
     require_divisible,
     require_sharding,
 )
-from tokenmill.feed.config import LoaderConfig, Packing, Tokens
+from tokenmill.feed.config import LoaderConfig, PackingName, Tokens
 from tokenmill.feed.table import Loss
 from tokenmill.rows.packing import LongDocuments
 from tokenmill.store.shards import Split
@@ -67,7 +67,7 @@ class RowLoader(BaseLoader[tuple[jax.Array, jax.Array]]):
         seq_len: int,
         sharding: NamedSharding | None = None,
         view: str | None = None,
-        packing: Packing = "best_fit",
+        packing: PackingName = "best_fit",
         long_documents: LongDocuments = "split",
         shuffle: bool = True,
         seed: int = 1337,

@@ -14,7 +14,7 @@ import numpy as np
 from tokenmill.batches.arrays import NumpyArrays, integer_type
 from tokenmill.batches.base_loader import BaseLoader
 from tokenmill.batches.ranks import require_known_rank
-from tokenmill.feed.config import LoaderConfig, Packing, Tokens
+from tokenmill.feed.config import LoaderConfig, PackingName, Tokens
 from tokenmill.feed.table import Loss
 from tokenmill.rows.packing import LongDocuments
 from tokenmill.store.shards import Split
@@ -40,7 +40,7 @@ class RowLoader(BaseLoader[tuple[np.ndarray, np.ndarray]]):
         seq_len: int,
         dtype: str | type | np.dtype = "int32",
         view: str | None = None,
-        packing: Packing = "best_fit",
+        packing: PackingName = "best_fit",
         long_documents: LongDocuments = "split",
         shuffle: bool = True,
         seed: int = 1337,

@@ -7,7 +7,7 @@ import pytest
 from making import make_token_set
 
 from tokenmill import Mixture
-from tokenmill.feed.mixture import tokens_of
+from tokenmill.feed.weights import tokens_of
 
 TOML = """
 removed = ["old"]
@@ -146,6 +146,8 @@ SENSELESS = [
         "two sources are called 'web': .*one/web and .*two/web; name them",
     ),
     (({"one/web": 1, "one/../one/web": 1},), {}, "stage 0 names source 'web' twice"),
+    (({"a": 1},), {"max_epochs": {"a": 3, "./a": 5}}, "max_epochs names source 'a' twice"),
+    (({"a": 1},), {"views": {"a": "good", "./a": "bad"}}, "views names source 'a' twice"),
     (({"a": 1},), {"sources": {"a": "x", "b": "y"}}, "source 'b' has no weight"),
     (
         ({"a": 1},),

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tokenmill.feed.mixture import TURNS, powers, whole_weights
+from tokenmill.feed.weights import TURNS, powers, whole_weights
 
 NAMES = st.text("abcdefgh", min_size=1, max_size=3)
 
@@ -39,7 +39,9 @@ def test_no_share_is_off_by_more_than_one_turn(weights):
         )
 
 
-@pytest.mark.parametrize("weight", [0, -1, float("nan"), float("inf"), "5", True, None, 0.0, [1]])
+@pytest.mark.parametrize(
+    "weight", [0, -1, float("nan"), float("inf"), Decimal("NaN"), "5", True, None, 0.0, [1]]
+)
 def test_a_weight_that_is_no_positive_number_is_refused(weight):
     with pytest.raises(ValueError, match="the weight of 'b' must be a positive number"):
         whole_weights({"a": 1, "b": weight})

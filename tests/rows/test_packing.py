@@ -45,7 +45,7 @@ def like_fineweb(documents, seed=0):
 def test_every_token_that_is_kept_is_in_one_piece_and_rows_are_full(
     long_documents, whole, lengths, row_len, seed
 ):
-    plan = plan_rows(lengths, row_len, long_documents=long_documents, seed=seed, whole=whole)
+    plan = plan_rows(lengths, row_len, long_documents=long_documents, seed=seed, keep_whole=whole)
     seen = [np.zeros(length, int) for length in lengths]
     for row in rows_of(plan):
         assert sum(map(size, row)) == row_len
@@ -65,11 +65,11 @@ def test_every_token_that_is_kept_is_in_one_piece_and_rows_are_full(
         assert times.tolist() == [1] * kept[long_documents] + [0] * (length - kept[long_documents])
     assert np.array_equal(plan.bos, plan.start > 0)
     again = plan_rows(
-        np.array(lengths, int), row_len, long_documents=long_documents, seed=seed, whole=whole
+        np.array(lengths, int), row_len, long_documents=long_documents, seed=seed, keep_whole=whole
     )
     assert rows_of(again) == rows_of(plan), "a plan is a pure function of its arguments"
     assert plan.num_rows == count_rows(
-        lengths, row_len, long_documents=long_documents, seed=seed, whole=whole
+        lengths, row_len, long_documents=long_documents, seed=seed, keep_whole=whole
     )
 
 
@@ -88,7 +88,9 @@ def test_filler_is_the_beginning_of_a_document_that_is_not_in_the_row_if_there_i
 
 @given(some_lengths, row_lens, seeds)
 def test_whole_documents_are_cut_nowhere_and_padding_is_one_piece(lengths, row_len, seed):
-    for row in rows_of(plan_rows(lengths, row_len, long_documents="crop", seed=seed, whole=True)):
+    for row in rows_of(
+        plan_rows(lengths, row_len, long_documents="crop", seed=seed, keep_whole=True)
+    ):
         for document, start, length, is_padding in row:
             assert is_padding == (document == len(lengths))
             assert is_padding or (start, length) == (0, min(lengths[document], row_len))
@@ -197,7 +199,7 @@ def test_whole_documents_are_the_slow_best_fit_with_or_without_bundles(lengths, 
         [sum(bundle) for bundle in slow_bundles(fitting, row_len, seed)], row_len, seed
     )
     alone = slow_best_fit(list(fitting), row_len, seed)
-    plan = plan_rows(lengths, row_len, long_documents="drop", seed=seed, whole=True)
+    plan = plan_rows(lengths, row_len, long_documents="drop", seed=seed, keep_whole=True)
     expected = min(bundled, alone, key=len)
     found = [sum(size(piece) for piece in row if not piece[3]) for row in rows_of(plan)]
     assert sorted(found) == sorted(map(sum, expected))
@@ -245,7 +247,7 @@ def test_the_order_is_the_same_in_every_numpy():
         ({"lengths": [3], "row_len": 1}, "row_len must be at least 2"),
         ({"lengths": [3, 0], "row_len": 4}, "at least 1"),
         ({"lengths": [3], "row_len": 4, "long_documents": "drop"}, "long_documents must be one of"),
-        ({"lengths": [5, 9, 30], "row_len": 8, "whole": True}, r"longer than a row, 7 \+ 1"),
+        ({"lengths": [5, 9, 30], "row_len": 8, "keep_whole": True}, r"longer than a row, 7 \+ 1"),
     ],
 )
 def test_what_cannot_be_packed_is_refused(arguments, message):

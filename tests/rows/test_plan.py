@@ -84,7 +84,7 @@ def test_a_whole_document_is_used_once_if_it_fits_and_a_target_of_it_is_kept(
     content = content_of(lengths, np.array([target for _, target in documents], np.int64))
     times = [0] * len(lengths)
     for row_len, pieces in used_rows(
-        Packing("best_fit", long_documents, whole=True), content, [*stages, (last, 1)]
+        Packing("best_fit", long_documents, keep_whole=True), content, [*stages, (last, 1)]
     ):
         for document, start, length in pieces:
             assert (start, length) == (0, min(lengths[document], row_len)), "never cut but by crop"

@@ -7,6 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from tokenmill.rows.position import read_position, write_position
 from tokenmill.rows.run import (
     Cursor,
     Documents,
@@ -15,9 +16,7 @@ from tokenmill.rows.run import (
     Setting,
     Stage,
     past_of,
-    read_position,
     set_of,
-    write_position,
 )
 
 

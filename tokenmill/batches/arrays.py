@@ -1,6 +1,7 @@
 """Makes NumPy arrays of rows of token ids: (inputs, targets), each (B, T) of one integer type.
 
-Inputs and targets are contiguous and share no memory. What makes arrays, here and for torch and JAX, has two methods:
+Inputs and targets are contiguous and share no memory. What makes arrays, here and for torch and
+JAX, has two methods:
 
     send(rows, mask, places)     in the loader's thread     fills arrays, and begins to copy them
     receive(sent)                where `next` is called     (inputs, targets)
@@ -20,16 +21,18 @@ def widen(
     dtype: np.dtype[Any],
     ignore_index: int,
 ) -> tuple[np.ndarray, np.ndarray]:
-    """(inputs, targets), (B, T) each, of rows (B, T + 1), of which row i is row `places[i]` of the batch. Targets that
-    are not in the loss, as `mask` (B, T + 1) says, are `ignore_index`.
+    """(inputs, targets), (B, T) each, of rows (B, T + 1): row i is row `places[i]` of the batch.
+
+    Targets that are not in the loss, as `mask` (B, T + 1) says, are `ignore_index`.
     """
-    shape = len(rows), rows.shape[1] - 1
-    inputs, targets = np.empty(shape, dtype), np.empty(shape, dtype)
-    inputs[places], targets[places] = rows[:, :-1], rows[:, 1:]
+    num_rows, row_len = rows.shape
+    inputs = np.empty((num_rows, row_len - 1), dtype)
+    targets = np.empty((num_rows, row_len - 1), dtype)
+    inputs[places] = rows[:, :-1]
+    targets[places] = rows[:, 1:]
     if mask is not None:
-        np.copyto(
-            targets, ignore_index, where=~in_place(mask, places)[:, 1:]
-        )  # half the time of putmask
+        is_ignored = ~in_place(mask, places)[:, 1:]
+        np.copyto(targets, ignore_index, where=is_ignored)  # half the time of putmask
     return inputs, targets
 
 
@@ -37,16 +40,17 @@ def in_place(mask: np.ndarray, places: Places) -> np.ndarray:
     """A mask of rows in the order of the batch."""
     if isinstance(places, slice):
         return mask
-    found = np.empty_like(mask)
-    found[places] = mask
-    return found
+    in_order = np.empty_like(mask)
+    in_order[places] = mask
+    return in_order
 
 
 class NumpyArrays:
     """Makes arrays of `dtype`."""
 
     def __init__(self, dtype: np.dtype[Any], ignore_index: int):
-        self._dtype, self._ignore_index = dtype, ignore_index
+        self._dtype = dtype
+        self._ignore_index = ignore_index
 
     def send(
         self, rows: np.ndarray, mask: np.ndarray | None, places: Places
@@ -63,8 +67,8 @@ def integer_type(dtype: Any, vocab_size: int, ignore_index: int | None) -> np.dt
     ValueError if it is no integer type, or cannot hold every token id and the ignore_index.
     """
     try:
-        found: np.dtype[Any] = np.dtype(dtype)
-        limits = np.iinfo(found)
+        integers: np.dtype[Any] = np.dtype(dtype)
+        limits = np.iinfo(integers)
     except (TypeError, ValueError) as error:
         raise ValueError(
             f"dtype must be an integer type, as 'int32' or np.uint16, found {dtype!r}"
@@ -72,6 +76,6 @@ def integer_type(dtype: Any, vocab_size: int, ignore_index: int | None) -> np.dt
     for what, number in (("the largest token id", vocab_size - 1), ("ignore_index", ignore_index)):
         if number is not None and not limits.min <= number <= limits.max:
             raise ValueError(
-                f"dtype {found} cannot hold {what}, {number:,}; pass a wider or a signed dtype"
+                f"dtype {integers} cannot hold {what}, {number:,}; pass a wider or a signed dtype"
             )
-    return found
+    return integers

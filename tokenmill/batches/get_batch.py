@@ -3,14 +3,13 @@
     inputs, targets = get_batch("train", batch_size=32, seq_len=2048, device="cuda")
     checkpoint["data"] = state_dict()
 
-Arguments that mean the same share one loader: 32 and np.int64(32), "a" and Path("a"), or a default that you write out.
-A loaded position goes to the call with the same arguments, or else, if it is the only one of its split and purpose, to
-a call with other arguments that a position may change.
+Arguments that mean the same share one loader: 32 and np.int64(32), "a" and Path("a"), or a default
+that you write out. A loaded position goes to the call with the same arguments, or else, if it is
+the only one of its split and purpose, to a call with other arguments that a position may change.
 """
 
 import json
 import os
-from contextlib import suppress
 from dataclasses import replace
 from functools import cache
 from pathlib import Path
@@ -21,7 +20,7 @@ import torch
 from tokenmill.batches.loader import RowLoader
 from tokenmill.batches.torch_arrays import find_device
 from tokenmill.checks import one_of
-from tokenmill.feed.config import LoaderConfig, Packing, Tokens
+from tokenmill.feed.config import LoaderConfig, PackingName, Tokens
 from tokenmill.feed.mixture import Mixture
 from tokenmill.feed.table import Loss
 from tokenmill.rows.packing import LongDocuments
@@ -29,9 +28,8 @@ from tokenmill.store.set_names import TOKENS_ROOT, find_token_set
 from tokenmill.store.shards import Split
 
 Purpose = Literal["train", "eval"]
-EVAL_SEEDS = (
-    1 << 32
-)  # added to the seed for evaluation, so that it is no seed that anybody trains with
+# added to the seed for evaluation, so that it is no seed that anybody trains with
+EVAL_SEEDS = 1 << 32
 SAVED = (
     "split",
     "batch_size",
@@ -43,18 +41,21 @@ SAVED = (
     "seed",
     "loss",
 )
+Call = dict[str, Any]  # the arguments of a call that decide which rows it returns
+Saved = tuple[Call, dict[str, str]]  # a call, and its position
 
 
 class LoaderCache:
-    """Keeps a loader for each set of arguments. A loaded position waits until its loader is first used."""
+    """Keeps a loader for each set of arguments.
+
+    A loaded position waits until its loader is first used.
+    """
 
     def __init__(self) -> None:
         self._loaders: dict[tuple[LoaderConfig, str, str], RowLoader] = {}
-        self._loaded: list[Any] = []  # [arguments of a call, position] that were loaded
-        self._waiting: list[Any] = []  # those of them that no loader has taken yet
-        self._anew: list[
-            dict[str, Any]
-        ] = []  # arguments of training calls that began at the first row since a load
+        self._loaded: list[Saved] = []
+        self._waiting: list[Saved] = []  # those of them that no loader has taken yet
+        self._anew: list[Call] = []  # for training, that began at the first row since a load
 
     def next(self, config: LoaderConfig, purpose: str) -> tuple[torch.Tensor, torch.Tensor]:
         """The next batch of the loader with these settings."""
@@ -66,81 +67,98 @@ class LoaderCache:
     def _make(self, config: LoaderConfig, purpose: str) -> RowLoader:
         """A new loader, at the loaded position that fits, if there is one."""
         tokens = config.tokens or find_token_set(TOKENS_ROOT)
-        tokens = tokens.resolve() if isinstance(tokens, Path) else tokens
+        if isinstance(tokens, Path):
+            tokens = tokens.resolve()
         seed = config.seed + EVAL_SEEDS if purpose == "eval" else config.seed
         resolved = replace(config, tokens=tokens, device=find_device(config.device), seed=seed)
         for known in self._loaders.values():
             if known.config == resolved:  # by other words
                 return known
-        loader = RowLoader.of(
-            resolved, is_compared=purpose == "train"
-        )  # one rank may evaluate alone
-        arguments = _arguments(loader, purpose)
-        kind = [
-            one
-            for one in self._loaded
-            if (one[0]["split"], one[0]["purpose"]) == (config.split, purpose)
-        ]
-        for saved in [one for one in kind if one[0] == arguments or len(kind) == 1]:
-            if saved in self._waiting:
-                with suppress(ValueError):  # it is of another token set
-                    loader.load_state_dict(saved[1])
-                    self._waiting.remove(saved)
-                    return loader
-            elif saved[0] == arguments:
-                raise ValueError(
-                    f"another call came first and continued the position of {_call(arguments)}"
-                )
-        if purpose == "train":
-            self._anew.append(arguments)
+        # one rank may evaluate alone
+        loader = RowLoader.of(resolved, is_compared=purpose == "train")
+        call = _call_of(loader, purpose)
+        if not self._load_position(loader, call) and purpose == "train":
+            self._anew.append(call)
         return loader
+
+    def _load_position(self, loader: RowLoader, call: Call) -> bool:
+        """Moves a new loader to the position of its call, if one was loaded."""
+        kind = (call["split"], call["purpose"])
+        same_kind = [
+            saved for saved in self._loaded if (saved[0]["split"], saved[0]["purpose"]) == kind
+        ]
+        for saved in same_kind:
+            saved_call, position = saved
+            if saved_call != call and len(same_kind) > 1:
+                continue
+            if saved in self._waiting:
+                try:
+                    loader.load_state_dict(position)
+                except ValueError:
+                    if saved_call == call:
+                        raise
+                    continue  # it is of another token set
+                self._waiting.remove(saved)
+                return True
+            if saved_call == call:
+                raise ValueError(
+                    f"another call came first and continued the position of {_in_words(call)}"
+                )
+        return False
 
     def state_dict(self) -> dict[str, str]:
         """See tokenmill.state_dict."""
-        waiting = [arguments for arguments, _ in self._waiting if arguments["purpose"] == "train"]
+        waiting = [call for call, _ in self._waiting if call["purpose"] == "train"]
         if waiting and self._anew:
             raise ValueError(
-                f"no call has continued the loaded position of {_call(waiting[0])}, while {_call(self._anew[0])} began "
-                "at its first row: call get_batch with the arguments and token set of the position"
+                f"no call has continued the loaded position of {_in_words(waiting[0])}, while "
+                f"{_in_words(self._anew[0])} began at its first row: call get_batch with the "
+                "arguments and token set of the position"
             )
-        saved = {
-            id(one): [_arguments(one, of), one.state_dict()]
-            for (_, of, _), one in self._loaders.items()
-        }
-        every = [arguments for arguments, _ in saved.values()]
-        if twice := [one for one in every if every.count(one) > 1]:
-            raise ValueError(
-                f"a state cannot tell two calls apart that agree in all of this: {_call(twice[0])}"
-            )
+        saved: dict[int, Saved] = {}  # by the loader, which two keys may have
+        for (_, purpose, _), loader in self._loaders.items():
+            saved[id(loader)] = _call_of(loader, purpose), loader.state_dict()
+        calls = [call for call, _ in saved.values()]
+        for call in calls:
+            if calls.count(call) > 1:
+                raise ValueError(
+                    "a state cannot tell two calls apart that agree in all of this: "
+                    f"{_in_words(call)}"
+                )
         return {"get_batch": json.dumps([*saved.values(), *self._waiting])}
 
     def load_state_dict(self, state: Any) -> None:
         """See tokenmill.load_state_dict."""
         try:
-            waiting = json.loads(state["get_batch"])
-            assert all(
-                arguments.keys() >= {*SAVED, "purpose", "tokens"} for arguments, _ in waiting
-            )
-        except (AssertionError, AttributeError, KeyError, TypeError, ValueError) as error:
+            loaded = [_read_saved(*saved) for saved in json.loads(state["get_batch"])]
+        except (AttributeError, KeyError, TypeError, ValueError) as error:
             raise ValueError(
                 f"expected what tokenmill.state_dict() returned, found {str(state)[:80]!r}"
             ) from error
         self._loaders.clear()
         _mixture_of.cache_clear()
-        self._loaded, self._waiting, self._anew = waiting, [*waiting], []
+        self._loaded = loaded
+        self._waiting = [*loaded]
+        self._anew = []
 
 
-def _arguments(loader: RowLoader, purpose: str) -> dict[str, Any]:
-    """The arguments that decide which rows a call returns, except the rank and where the token set is."""
+def _read_saved(call: Call, position: dict[str, str]) -> Saved:
+    missing = {*SAVED, "purpose", "tokens"} - call.keys()
+    if missing:
+        raise ValueError(f"a call without {missing}")
+    return call, position
+
+
+def _call_of(loader: RowLoader, purpose: str) -> Call:
+    """The arguments that decide which rows a call returns, but for the rank and the set's place."""
+    call = {name: getattr(loader.config, name) for name in SAVED}
     tokens = repr(loader.config.tokens) if loader.sources else loader.token_set.name
-    return {name: getattr(loader.config, name) for name in SAVED} | {
-        "purpose": purpose,
-        "tokens": tokens,
-    }
+    return call | {"purpose": purpose, "tokens": tokens}
 
 
-def _call(arguments: dict[str, Any]) -> str:
-    return f"get_batch({', '.join(f'{name}={value!r}' for name, value in arguments.items() if value is not None)})"
+def _in_words(call: Call) -> str:
+    listed = ", ".join(f"{name}={value!r}" for name, value in call.items() if value is not None)
+    return f"get_batch({listed})"
 
 
 _loaders = LoaderCache()
@@ -156,7 +174,7 @@ def get_batch(
     tokens: Tokens = None,
     purpose: Purpose = "train",
     view: str | None = None,
-    packing: Packing = "best_fit",
+    packing: PackingName = "best_fit",
     long_documents: LongDocuments = "split",
     shuffle: bool = True,
     seed: int = 1337,
@@ -171,13 +189,16 @@ def get_batch(
 ) -> tuple[torch.Tensor, torch.Tensor]:
     """The next (inputs, targets) of a split, each (B, T) int64 on `device`.
 
-    It keeps one `RowLoader` for each distinct set of arguments, so training and validation each continue where they
-    were. The parameters and errors are those of RowLoader, without `epochs`, because get_batch is endless.
+    It keeps one `RowLoader` for each distinct set of arguments, so training and validation each
+    continue where they were. The parameters and errors are those of RowLoader, without `epochs`,
+    because get_batch is endless.
 
-    With purpose="eval" the training position does not move, so one rank may evaluate alone: it reads the same text in a
-    separate order. Batches of the validation split are always for evaluation.
+    With purpose="eval" the training position does not move, so one rank may evaluate alone: it
+    reads the same text in a separate order. Batches of the validation split are always for
+    evaluation.
     """
     one_of("purpose", purpose, get_args(Purpose))
+    if str(tokens).endswith(".toml"):
+        tokens = _mixture_of(Path(str(tokens)).absolute())
     is_train = split == "train" and purpose == "train"
-    tokens = _mixture_of(Path(str(tokens)).absolute()) if str(tokens).endswith(".toml") else tokens
     return _loaders.next(LoaderConfig.of(locals()), "train" if is_train else "eval")

@@ -12,7 +12,7 @@ import torch
 
 from tokenmill.batches.base_loader import BaseLoader
 from tokenmill.batches.torch_arrays import StreamArrays, TorchArrays, arrays_for, find_device
-from tokenmill.feed.config import LoaderConfig, Packing, Tokens
+from tokenmill.feed.config import LoaderConfig, PackingName, Tokens
 from tokenmill.feed.table import Loss
 from tokenmill.rows.packing import LongDocuments
 from tokenmill.store.shards import Split
@@ -25,51 +25,55 @@ class RowLoader(BaseLoader[tuple[torch.Tensor, torch.Tensor]]):
 
     How iteration works:
 
-    - Without `epochs`, the loader is endless: one stream of batches. A `for` after a `break` continues, as `next` does.
-    - With `epochs=N`, it behaves like a DataLoader. Each `for` (or `iter`, or `list`) iterates over N epochs. The next
-      one, after the end, a `break` or an error, iterates over the following N epochs, in a new random order (validation
-      repeats the same order). After `load_state_dict`, the first `for` is the rest of the position's iteration.
-    - `set_epoch(e)` moves to the first row of epoch e. Right after you load a position within epoch e it changes
-      nothing, so a loop over epochs can always call it.
+    - Without `epochs`, the loader is endless: one stream of batches. A `for` after a `break`
+      continues, as `next` does.
+    - With `epochs=N`, it behaves like a DataLoader. Each `for` (or `iter`, or `list`) iterates over
+      N epochs. The next one, after the end, a `break` or an error, iterates over the following N
+      epochs, in a new random order (validation repeats the same order). After `load_state_dict`,
+      the first `for` is the rest of the position's iteration.
+    - `set_epoch(e)` moves to the first row of epoch e. Right after you load a position within epoch
+      e it changes nothing, so a loop over epochs can always call it.
 
-    Closing or deleting the loader, or leaving its `with` block, ends its threads and releases its files. Use a loader
-    from one thread at a time.
+    Closing or deleting the loader, or leaving its `with` block, ends its threads and releases its
+    files. Use a loader from one thread at a time.
 
     | parameter | |
     | --- | --- |
-    | tokens | folder or address of a token set (docs/remote.md), a Mixture or its .toml; None: the one in data/tokens |
+    | tokens | a token set's folder or address, a Mixture, its .toml; None: the set in data/tokens |
     | split | "train" or "val" |
-    | view | the name of a view of the token set: its documents, each as often as it counts (docs/views.md) |
+    | view | the name of a view of the token set: how often each document counts (docs/views.md) |
     | batch_size | B, the rows of this rank in each batch |
     | seq_len | T, the tokens of an input; a row has one more |
     | device | the device of the batches, as torch names it |
-    | packing | how rows are made: "best_fit", "nanochat", "concat" or "random" (docs/packing.md) |
-    | long_documents | with best_fit: "split" a document longer than a row, or "crop" it; of chat sets docs/chat.md |
-    | shuffle | shuffle the slices of all shards; False: shards in order, the same in every epoch (docs/order.md) |
+    | packing | how rows are made: "best_fit", "nanochat", "concat", "random" (docs/packing.md) |
+    | long_documents | longer than a row, with best_fit: "split" or "crop"; chats: docs/chat.md |
+    | shuffle | the slices of all shards; False: shards in order in every epoch (docs/order.md) |
     | seed | seed of every random order, except validation's, which is fixed |
     | epochs | the number of epochs in an iteration; by default the loader is endless |
-    | drop_last | where epochs or a mixture end: drop rows fewer than a global batch, or return shorter batches |
-    | loss | which tokens of text are in the loss: "all", or "once": not filler and BOS (docs/chat.md) |
-    | ignore_index | the target that stands where a token is not in the loss: -100 as in torch, -1 in nanochat |
+    | drop_last | drop last rows that are fewer than a global batch, or return shorter batches |
+    | loss | which tokens of text are in the loss: "all", or "once": not filler and BOS |
+    | ignore_index | the target where a token is not in the loss: -100 as in torch, -1 in nanochat |
     | prefetch | how many batches a thread makes ahead; 0 makes each batch when you ask for it |
-    | rank, world_size | by default those of torch.distributed or jax.distributed, else of torchrun, else 0 of 1 |
-    | mesh | or the data-parallel part of a DeviceMesh, mesh["dp"]; ranks with the same place in it get the same rows |
-    | cache_dir | where to cache parts of remote token sets: by default TOKENMILL_CACHE, or ~/.cache/tokenmill/remote |
-    | cache_bytes | the limit of that cache, as 50_000_000_000 or "50G"; by default 90% of what is free or used by it |
+    | rank, world_size | by default those of torch.distributed, jax.distributed, torchrun, or 0, 1 |
+    | mesh | or the data-parallel part of a DeviceMesh, as mesh["dp"]; one place in it is one rank |
+    | cache_dir | of remote token sets: by default TOKENMILL_CACHE, or ~/.cache/tokenmill/remote |
+    | cache_bytes | the limit of that cache, as "50G"; by default 90% of what is free or its own |
 
-    With drop_last=False, the last batch of some ranks may be one row shorter than that of others, or even empty, so
-    that all ranks make the same number of calls.
+    With drop_last=False, the last batch of some ranks may be one row shorter than that of others,
+    or even empty, so that all ranks make the same number of calls.
 
-    A mixture ends when the sources of its last stage are used up, if all of these have max_epochs. If it has chat sets,
-    `long_documents` is about these alone.
+    A mixture ends when the sources of its last stage are used up, if all of these have max_epochs.
+    If it has chat sets, `long_documents` is about these alone.
 
-    `loader.targets` is the number of targets of the global batch that was returned last that are in the loss, the same
-    on every rank: divide the sum of the losses of all ranks by it. `loader.row_sources` has the number of each of its
-    rows' source in `loader.sources`, (B,). `loader.waited` is the seconds spent in `next`.
+    `loader.targets` is the number of targets of the global batch that was returned last that are in
+    the loss, the same on every rank: divide the sum of the losses of all ranks by it.
+    `loader.row_sources` has the number of each of its rows' source in `loader.sources`, (B,).
+    `loader.waited` is the seconds spent in `next`.
 
-    FileNotFoundError if there is no token set. ValueError if a setting is invalid, a file does not match the manifest,
-    an iteration would have no batch, ranks ask for different rows, or this process's rank has changed. The next call
-    raises an error of a background thread; the call after that tries again.
+    FileNotFoundError if there is no token set. ValueError if a setting is invalid, a file does not
+    match the manifest, an iteration would have no batch, ranks ask for different rows, or this
+    process's rank has changed. The next call raises an error of a background thread; the call after
+    that tries again.
     """
 
     def __init__(
@@ -81,7 +85,7 @@ class RowLoader(BaseLoader[tuple[torch.Tensor, torch.Tensor]]):
         seq_len: int,
         device: str | int | torch.device = "cpu",
         view: str | None = None,
-        packing: Packing = "best_fit",
+        packing: PackingName = "best_fit",
         long_documents: LongDocuments = "split",
         shuffle: bool = True,
         seed: int = 1337,

@@ -1,6 +1,7 @@
-"""Finds which data-parallel rank this process is, and compares the settings of all ranks when a loader is made.
+"""Finds which data-parallel rank this process is; compares the settings of all ranks once.
 
-torch.distributed and jax.distributed are asked without importing them, so tokenmill.numpy works without either.
+torch.distributed and jax.distributed are asked without importing them, so tokenmill.numpy works
+without either.
 """
 
 import json
@@ -15,32 +16,40 @@ _inherited = False  # whether a fork has its parent's connections, which it must
 
 def _note_connections() -> None:
     global _inherited
-    _inherited = torch_rank() is not None or _is_jax_connected()
+    _inherited = is_distributed()
 
 
 os.register_at_fork(after_in_child=_note_connections)
 
 
 def rank_and_world_size(mesh: Any = None) -> tuple[int, int]:
-    """(rank, world_size) in a mesh, or else of torch.distributed or jax.distributed if initialized, else of torchrun,
-    else (0, 1). ValueError if RANK and WORLD_SIZE make no sense, or if torch and JAX name different ranks.
+    """(rank, world_size) in a mesh, or else of torch.distributed or jax.distributed.
+
+    If these are not initialized, torchrun's, or else (0, 1). ValueError if RANK and WORLD_SIZE make
+    no sense, or if torch and JAX name different ranks.
     """
     if mesh is not None:
         return rank_in_mesh(mesh)
-    of_torch, of_jax = torch_rank(), jax_rank()
+    of_torch = torch_rank()
+    of_jax = jax_rank()
     if of_torch and of_jax and of_torch != of_jax:
         raise ValueError(
-            f"(rank, world_size) is {of_torch} in torch and {of_jax} in JAX; pass rank and world_size"
+            f"(rank, world_size) is {of_torch} in torch and {of_jax} in JAX; "
+            "pass rank and world_size"
         )
-    if found := of_torch or of_jax:
-        return found
-    rank, world_size = os.environ.get("RANK"), os.environ.get("WORLD_SIZE")
+    return of_torch or of_jax or _rank_in_environment()
+
+
+def _rank_in_environment() -> tuple[int, int]:
+    rank = os.environ.get("RANK")
+    world_size = os.environ.get("WORLD_SIZE")
     if rank is None and world_size in (None, "1"):
         return 0, 1
     if rank is None or world_size is None or not 0 <= int(rank) < int(world_size):
         raise ValueError(
-            f"RANK={rank} and WORLD_SIZE={world_size} in the environment do not tell which rank this is; call "
-            "init_process_group first (with Lightning, make it in train_dataloader()), or pass rank and world_size"
+            f"RANK={rank} and WORLD_SIZE={world_size} in the environment do not tell which rank "
+            "this is; call init_process_group first (with Lightning, make it in "
+            "train_dataloader()), or pass rank and world_size"
         )
     return int(rank), int(world_size)
 
@@ -59,46 +68,47 @@ def jax_rank() -> tuple[int, int] | None:
         return None
     if _inherited:  # JAX would wait for a thread that a fork does not have
         raise ValueError(
-            "a fork of a process that JAX has connected cannot ask for its rank; pass rank and world_size"
+            "a fork of a process that JAX has connected cannot ask for its rank; "
+            "pass rank and world_size"
         )
-    return sys.modules["jax"].process_index(), sys.modules["jax"].process_count()
+    jax = sys.modules["jax"]
+    return jax.process_index(), jax.process_count()
 
 
 def _is_jax_connected() -> bool:
-    return "jax.distributed" in sys.modules and bool(
-        sys.modules["jax.distributed"].is_initialized()
-    )
+    distributed = sys.modules.get("jax.distributed")
+    return distributed is not None and bool(distributed.is_initialized())
 
 
 def is_distributed() -> bool:
-    """Whether torch.distributed or jax.distributed is initialized, so that this process's rank is known."""
+    """Whether torch.distributed or jax.distributed is initialized, so that the rank is known."""
     return torch_rank() is not None or _is_jax_connected()
 
 
 def require_known_rank() -> None:
-    """ValueError in a process of multiprocessing that knows no rank: it would be rank 0 of 1, like all others."""
-    modules: list[Any] = [
-        sys.modules.get(f"{name}.process") for name in ("multiprocessing", "multiprocess")
-    ]
-    is_child = any(
-        module.parent_process() is not None
-        for module in modules
-        if hasattr(module, "parent_process")
-    )
-    if is_child and not is_distributed() and "RANK" not in os.environ:
-        raise ValueError(
-            "multiprocessing has started this process, which does not know its rank; pass rank and world_size, which "
-            "are 0 and 1 if your program is not distributed"
-        )
+    """ValueError in a process of multiprocessing that knows no rank.
+
+    It would be rank 0 of 1, like all others.
+    """
+    if is_distributed() or "RANK" in os.environ:
+        return
+    for name in ("multiprocessing", "multiprocess"):
+        module: Any = sys.modules.get(f"{name}.process")
+        if hasattr(module, "parent_process") and module.parent_process() is not None:
+            raise ValueError(
+                "multiprocessing has started this process, which does not know its rank; pass rank "
+                "and world_size, which are 0 and 1 if your program is not distributed"
+            )
 
 
 def rank_in_mesh(mesh: Any) -> tuple[int, int]:
-    """(rank, world_size) of this process in a DeviceMesh whose dimensions are all data-parallel."""
-    coordinate, rank = mesh.get_coordinate(), 0
+    """(rank, world_size) of this process in a DeviceMesh whose dimensions are data-parallel."""
+    coordinate = mesh.get_coordinate()
     if coordinate is None:
         raise ValueError(
             f"this process is not part of {mesh}; create the loader only on the ranks of the mesh"
         )
+    rank = 0
     for index, size in zip(coordinate, mesh.mesh.shape, strict=True):
         rank = rank * size + index
     return rank, mesh.mesh.numel()
@@ -107,28 +117,38 @@ def rank_in_mesh(mesh: Any) -> tuple[int, int]:
 def require_same_on_all_ranks(values: dict[str, Any]) -> None:
     """ValueError if another rank of torch.distributed made this loader with other `values`.
 
-    The first rank to arrive writes its values into the process group's store, and the others compare theirs, so no rank
-    waits. Loaders are matched by the order in which a process makes them.
+    The first rank to arrive writes its values into the process group's store, and the others
+    compare theirs, so no rank waits. Loaders are matched by the order in which a process makes
+    them.
     """
-    dist, data, found = (
-        sys.modules.get("torch.distributed"),
-        sys.modules.get("torch.utils.data"),
-        torch_rank(),
-    )
-    is_worker = data is not None and data.get_worker_info() is not None
-    if found is None or dist is None or dist.get_backend() == "fake" or _inherited or is_worker:
+    ranks = torch_rank()
+    if ranks is None or _inherited or _is_data_worker():
         return
-    rank, ours, number = found[0], json.loads(json.dumps(values, default=repr)), next(_loaders)
+    dist = sys.modules["torch.distributed"]
+    if dist.get_backend() == "fake":
+        return
+    rank, _ = ranks
+    ours = json.loads(json.dumps(values, default=repr))
+    number = next(_loaders)
     store = dist.distributed_c10d._get_default_store()  # torch has no public name for it
-    said = store.compare_set(f"tokenmill/loader/{number}", "", json.dumps([rank, ours])).decode()
-    first, theirs = json.loads(said)
-    if different := [key for key in {**ours, **theirs} if ours.get(key) != theirs.get(key)]:
-        listed = (
-            f"{key} is {ours.get(key)!r} on rank {rank}, {theirs.get(key)!r} on rank {first}"
-            for key in different
-        )
+    stored = store.compare_set(f"tokenmill/loader/{number}", "", json.dumps([rank, ours]))
+    first, theirs = json.loads(stored.decode())
+    differences = []
+    for key in {**ours, **theirs}:
+        here = ours.get(key)
+        there = theirs.get(key)
+        if here != there:
+            differences.append(f"{key} is {here!r} on rank {rank}, {there!r} on rank {first}")
+    if differences:
+        listed = "; ".join(differences)
         raise ValueError(
             "all ranks must ask for the same rows, so that each deals its share of them: "
-            f"{'; '.join(listed)} (loader {number} of each); give all ranks the same settings and token set. A loader "
-            "that only some ranks make needs rank=0, world_size=1"
+            f"{listed} (loader {number} of each); give all ranks the same settings and token set. "
+            "A loader that only some ranks make needs rank=0, world_size=1"
         )
+
+
+def _is_data_worker() -> bool:
+    """Whether this is a worker process of a DataLoader."""
+    data = sys.modules.get("torch.utils.data")
+    return data is not None and data.get_worker_info() is not None

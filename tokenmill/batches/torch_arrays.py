@@ -1,16 +1,18 @@
-"""Makes torch tensors of rows of token ids: (inputs, targets), each (B, T) int64, on the CPU or on a device.
+"""Makes torch tensors of rows of token ids: (inputs, targets), each (B, T) int64, on a device.
 
     cpu           NumPy widens rows into both tensors
-    cuda, ROCm    one copy of (B, T + 1) uint16, 2 bytes a token instead of 16, through pinned memory and on a stream of
-                  its own, widened on the device, while the device computes
+    cuda, ROCm    one copy of (B, T + 1) uint16, 2 bytes a token instead of 16, through pinned
+                  memory and on a stream of its own, widened on the device, while the device
+                  computes
     all others    widened on the CPU, and copied when `next` is called
 
-- Each batch has pinned memory of its own. torch's allocator hands that out again only when the copies from it are done
-  (pytorch issue 130785).
-- Each batch has an event, recorded on the copy stream after widening. The stream that is current where `next` is called
-  waits for it. The host does not.
-- `record_stream` tells the allocator that this stream uses the batch. Otherwise its memory, which belongs to the copy
-  stream, would be used for a later batch as soon as the caller drops this one, before its step has read it.
+- Each batch has pinned memory of its own. torch's allocator hands that out again only when the
+  copies from it are done (pytorch issue 130785).
+- Each batch has an event, recorded on the copy stream after widening. The stream that is current
+  where `next` is called waits for it. The host does not.
+- `record_stream` tells the allocator that this stream uses the batch. Otherwise its memory, which
+  belongs to the copy stream, would be used for a later batch as soon as the caller drops this one,
+  before its step has read it.
 
 A CUDA graph capture in "global" mode forbids other threads some of these calls: capture with
 capture_error_mode="thread_local", or use prefetch=0.
@@ -23,10 +25,8 @@ import torch
 
 from tokenmill.batches.arrays import Places, widen
 
-SIGNED = {
-    2: torch.int16,
-    4: torch.int32,
-}  # by bytes per token, as torch has few operations on unsigned numbers
+# by bytes per token, as torch has few operations on unsigned numbers
+SIGNED = {2: torch.int16, 4: torch.int32}
 Pair = tuple[torch.Tensor, torch.Tensor]
 
 
@@ -34,26 +34,26 @@ class TorchArrays:
     """Tensors on the CPU, or on a device for which `Tensor.to` is enough."""
 
     def __init__(self, device: torch.device, ignore_index: int):
-        self._device, self._ignore_index = device, ignore_index
+        self._device = device
+        self._ignore_index = ignore_index
 
     def send(self, rows: np.ndarray, mask: np.ndarray | None, places: Places) -> Pair:
         inputs, targets = widen(rows, mask, places, np.dtype(np.int64), self._ignore_index)
         return torch.from_numpy(inputs), torch.from_numpy(targets)
 
     def receive(self, sent: Pair) -> Pair:
+        if self._device.type == "cpu":
+            return sent
         inputs, targets = sent
-        return (
-            (inputs, targets)
-            if self._device.type == "cpu"
-            else (inputs.to(self._device), targets.to(self._device))
-        )
+        return inputs.to(self._device), targets.to(self._device)
 
 
 class Cuda:
     """What StreamArrays needs of a device with streams: tests/simulated_device.py has another."""
 
     def __init__(self, device: torch.device):
-        self.device, self.copy_stream = device, torch.cuda.Stream(device)
+        self.device = device
+        self.copy_stream = torch.cuda.Stream(device)
 
     def pinned(self, shape: tuple[int, ...], dtype: torch.dtype) -> torch.Tensor:
         """Memory on the host that the device can copy from while the host continues."""
@@ -77,7 +77,7 @@ class Cuda:
         return torch.cuda.current_stream(self.device)
 
     def keep(self, tensor: torch.Tensor, stream: Any) -> None:
-        """Once the tensor is freed, its memory is not used again before what is queued on the stream then is done."""
+        """Keeps a freed tensor's memory until what is queued on the stream by then is done."""
         tensor.record_stream(stream)
 
 
@@ -85,7 +85,8 @@ class StreamArrays:
     """Copies rows to a device with streams, without waiting for it."""
 
     def __init__(self, device: Any, ignore_index: int):
-        self._device, self._ignore_index = device, ignore_index
+        self._device = device
+        self._ignore_index = ignore_index
 
     def send(self, rows: np.ndarray, mask: np.ndarray | None, places: Places) -> Any:
         narrow = self._device.pinned(rows.shape, SIGNED[rows.itemsize])
@@ -94,10 +95,12 @@ class StreamArrays:
             ignored = self._device.pinned(mask.shape, torch.bool)
             ignored.numpy()[places] = ~mask
         with self._device.on_copy_stream():
-            there = self._device.copy(narrow)
-            inputs, targets = widened(there[:, :-1]), widened(there[:, 1:])
+            on_device = self._device.copy(narrow)
+            inputs = widened(on_device[:, :-1])
+            targets = widened(on_device[:, 1:])
             if mask is not None:
-                targets.masked_fill_(self._device.copy(ignored)[:, 1:], self._ignore_index)
+                is_ignored = self._device.copy(ignored)[:, 1:]
+                targets.masked_fill_(is_ignored, self._ignore_index)
         return inputs, targets, self._device.recorded_event()
 
     def receive(self, sent: Any) -> Pair:
@@ -111,27 +114,28 @@ class StreamArrays:
 
 
 def widened(narrow: torch.Tensor) -> torch.Tensor:
-    """Unsigned numbers that are held as signed ones of as many bytes, as int64 in contiguous memory."""
+    """Unsigned numbers, held as signed ones of as many bytes, as int64 in contiguous memory."""
     mask = (1 << 8 * narrow.element_size()) - 1
     return narrow.to(torch.int64, memory_format=torch.contiguous_format).bitwise_and_(mask)
 
 
 def arrays_for(device: torch.device, ignore_index: int) -> TorchArrays | StreamArrays:
     """What makes tensors on a device."""
-    return (
-        StreamArrays(Cuda(device), ignore_index)
-        if device.type == "cuda"
-        else TorchArrays(device, ignore_index)
-    )
+    if device.type == "cuda":
+        return StreamArrays(Cuda(device), ignore_index)
+    return TorchArrays(device, ignore_index)
 
 
 def find_device(name: str | int | torch.device) -> torch.device:
-    """The device with this name, and with an index, as the loader's thread may have another current device. ValueError
-    if torch does not know it, or cannot use it here.
+    """The device with this name, and with an index.
+
+    The loader's thread may have another current device. ValueError if torch does not know it, or
+    cannot use it here.
     """
     try:
         device = torch.device(name)
-        return torch.device("cpu") if device.type == "cpu" else torch.empty(0, device=device).device
+        is_cpu = device.type == "cpu"
+        return torch.device("cpu") if is_cpu else torch.empty(0, device=device).device
     except (RuntimeError, TypeError, AssertionError, ImportError) as error:
         reason = str(error).partition("\n")[0].partition(". ")[0]
         raise ValueError(f"torch cannot use device {name!r} here: {reason}") from error

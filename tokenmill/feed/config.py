@@ -21,17 +21,23 @@ from tokenmill.store.set_names import TOKENS_ROOT, find_token_set
 from tokenmill.store.shards import SPLITS, Split
 
 Tokens = str | os.PathLike[str] | Mixture | None  # the type of the `tokens` parameter
-Packing = Literal["best_fit", "nanochat", "concat", "random"]
+PackingName = Literal["best_fit", "nanochat", "concat", "random"]
 MOST_PREFETCHED = 1_000  # batches; more would only take memory
 VAL_SEED = 0  # fixed, so that the first N validation batches are the same fair sample in every run
 LEAST = {"batch_size": 1, "seq_len": 1, "prefetch": 0, "seed": None, "ignore_index": -LARGEST}
-LEAST_IF_GIVEN = {"epochs": 1, "rank": 0, "world_size": 1}
+LEAST_IF_SET = {"epochs": 1, "rank": 0, "world_size": 1}
 MOST = {"seq_len": LONGEST_ROW, "prefetch": MOST_PREFETCHED}
+KNOWN = {
+    "split": SPLITS,
+    "packing": PACKINGS,
+    "long_documents": LONG_DOCUMENTS,
+    "loss": LOSSES,
+}
 
 
 @dataclass(frozen=True, kw_only=True, repr=False)
 class LoaderConfig:
-    """Which rows training gets, and where. Equivalent settings are equal: 32 and np.int64(32), "a" and Path("a")."""
+    """Which rows training gets, and where. Equivalent settings are equal: 32 and np.int64(32)."""
 
     tokens: Tokens = None
     split: Split = "train"
@@ -40,7 +46,7 @@ class LoaderConfig:
     seq_len: int
     device: Any = "cpu"  # with JAX, the sharding of global batches
     dtype: Any = None  # with NumPy, the type of inputs and targets
-    packing: Packing = "best_fit"
+    packing: PackingName = "best_fit"
     long_documents: LongDocuments = "split"
     shuffle: bool = True
     seed: int = 1337
@@ -57,38 +63,20 @@ class LoaderConfig:
 
     @classmethod
     def of(cls, arguments: dict[str, Any]) -> Self:
-        """The settings among `arguments`, the `locals()` of a function whose parameters are named like the fields."""
-        return cls(
-            **{
-                field.name: arguments[field.name]
-                for field in fields(cls)
-                if field.name in arguments
-            }
-        )
+        """The settings among `arguments`: the `locals()` of a function with such parameters."""
+        names = [field.name for field in fields(cls)]
+        return cls(**{name: arguments[name] for name in names if name in arguments})
 
     def __post_init__(self) -> None:
-        if self.tokens in ("", *SPLITS) and not Path(str(self.tokens), "manifest.json").exists():
-            raise ValueError(
-                f"the first argument must be a token set's folder, found {self.tokens!r}: pass the folder first, as "
-                "('data/tokens/NAME', 'train'), or write split='train' to use the one token set under data/tokens"
-            )
-        known = {
-            "split": SPLITS,
-            "packing": PACKINGS,
-            "long_documents": LONG_DOCUMENTS,
-            "loss": LOSSES,
-        }
-        for field, values in known.items():
+        self._require_folder_first()
+        for field, values in KNOWN.items():
             one_of(field, getattr(self, field), values)
-        given = {
-            field: least
-            for field, least in LEAST_IF_GIVEN.items()
-            if getattr(self, field) is not None
-        }
-        for field, least in (LEAST | given).items():
-            self._set(
-                field, whole_number(field, getattr(self, field), least, MOST.get(field, LARGEST))
-            )
+        for field, smallest in (LEAST | LEAST_IF_SET).items():
+            value = getattr(self, field)
+            if value is None and field in LEAST_IF_SET:
+                continue
+            largest = MOST.get(field, LARGEST)
+            self._set(field, whole_number(field, value, smallest, largest))
         for field in ("shuffle", "drop_last"):
             self._set(field, truth(field, getattr(self, field)))
         self._set("split", str(self.split))
@@ -97,61 +85,70 @@ class LoaderConfig:
             self._set("cache_bytes", bytes_of("cache_bytes", self.cache_bytes))
         if self.cache_dir is not None:
             self._set("cache_dir", cache_root(self.cache_dir))
-        if isinstance(self.tokens, Mapping):
-            raise ValueError(
-                "tokens must be a token set's folder or a Mixture, not a dict; pass Mixture({...})"
-            )
-        if self.tokens is not None and not isinstance(self.tokens, Mixture):
-            location = named(self.tokens)
-            is_mixture = isinstance(location, Path) and location.suffix == ".toml"
-            self._set(
-                "tokens",
-                Mixture.load(location) if is_mixture else folder_of(self.tokens, Path.cwd()),
-            )
-        self._require_valid()
+        self._set("tokens", _found(self.tokens))
+        if isinstance(self.tokens, Mixture):
+            self._require_fits(self.tokens)
+        self._require_packing()
+        self._require_rank()
 
     def _set(self, field: str, value: object) -> None:
         object.__setattr__(self, field, value)  # the dataclass is frozen
 
-    def _require_valid(self) -> None:
-        is_mixture = isinstance(self.tokens, Mixture)
-        if is_mixture and self.view is not None:
+    def _require_folder_first(self) -> None:
+        is_split = self.tokens in ("", *SPLITS)
+        if is_split and not Path(str(self.tokens), "manifest.json").exists():
+            raise ValueError(
+                f"the first argument must be a token set's folder, found {self.tokens!r}: pass the "
+                "folder first, as ('data/tokens/NAME', 'train'), or write split='train' to use the "
+                "one token set under data/tokens"
+            )
+
+    def _require_fits(self, mixture: Mixture) -> None:
+        """ValueError for a setting that is not for a mixture."""
+        if self.view is not None:
             raise ValueError(
                 f"view={self.view!r} is for one token set; use Mixture(..., views={{source: view}})"
             )
-        if is_mixture and self.epochs is not None:
+        if self.epochs is not None:
             raise ValueError(
-                "epochs is for one token set, as mixture['NAME']; a mixture ends with its max_epochs"
+                "epochs is for one token set, as mixture['NAME']; a mixture ends with its "
+                "max_epochs"
             )
-        if isinstance(self.tokens, Mixture) and self.split == "val" and len(self.tokens.stages) > 1:
+        if self.split == "val" and len(mixture.stages) > 1:
             raise ValueError("validation has no stages: pass mixture.at(0), or mixture.at('900B')")
-        if self.packing == "nanochat" and (
-            is_mixture or self.view is not None or self.epochs is not None
-        ):
+
+    def _require_packing(self) -> None:
+        is_whole_set = not isinstance(self.tokens, Mixture) and self.view is None
+        if self.packing == "nanochat" and (not is_whole_set or self.epochs is not None):
             raise ValueError(
-                "a mixture, view or epochs is not supported with packing='nanochat', whose rows are those of one whole "
-                "token set, without end; use packing='best_fit'"
+                "a mixture, view or epochs is not supported with packing='nanochat', whose rows "
+                "are those of one whole token set, without end; use packing='best_fit'"
             )
         if self.loss == "once" and self.packing != "best_fit":
             raise ValueError(
-                f"loss='once' is not supported with packing={self.packing!r}; use packing='best_fit'"
+                f"loss='once' is not supported with packing={self.packing!r}; "
+                "use packing='best_fit'"
             )
-        rank, world_size = self.rank, self.world_size
-        if self.mesh is not None and rank is not None:
+
+    def _require_rank(self) -> None:
+        if self.mesh is not None and self.rank is not None:
             raise ValueError("mesh determines rank and world_size; leave these out")
-        if (rank is None) != (world_size is None) or (
-            rank is not None and rank >= (world_size or 0)
-        ):
+        if self.rank is None and self.world_size is None:
+            return
+        if self.rank is None or self.world_size is None or self.rank >= self.world_size:
             raise ValueError(
-                f"pass both, rank from 0 to world_size - 1, or none; found rank={rank}, world_size={world_size}"
+                "pass both, rank from 0 to world_size - 1, or none; found "
+                f"rank={self.rank}, world_size={self.world_size}"
             )
 
     @property
     def mixture(self) -> Mixture:
-        """The mixture that rows are made of; one token set is a mixture of one. Raises what finding a set raises."""
-        return Mixture.of(
-            find_token_set(TOKENS_ROOT) if self.tokens is None else self.tokens, self.view
-        )
+        """The mixture that rows are made of; one token set is a mixture of one.
+
+        Raises what finding a set raises.
+        """
+        tokens = find_token_set(TOKENS_ROOT) if self.tokens is None else self.tokens
+        return Mixture.of(tokens, self.view)
 
     @property
     def is_one_set(self) -> bool:
@@ -161,11 +158,24 @@ class LoaderConfig:
     @property
     def cache(self) -> CacheConfig:
         """Where remote token sets are cached, and the size limit of that cache."""
-        return CacheConfig(
-            self.cache_dir, None if self.cache_bytes is None else int(self.cache_bytes)
-        )
+        limit = None if self.cache_bytes is None else int(self.cache_bytes)
+        return CacheConfig(self.cache_dir, limit)
 
     @property
     def order_seed(self) -> int:
         """The seed of the random order of this split."""
         return self.seed if self.split == "train" else VAL_SEED
+
+
+def _found(tokens: Any) -> Any:
+    """The mixture of a .toml file, or the absolute folder of a set, or its address."""
+    if isinstance(tokens, Mapping):
+        raise ValueError(
+            "tokens must be a token set's folder or a Mixture, not a dict; pass Mixture({...})"
+        )
+    if tokens is None or isinstance(tokens, Mixture):
+        return tokens
+    location = named(tokens)
+    if isinstance(location, Path) and location.suffix == ".toml":
+        return Mixture.load(location)
+    return folder_of(tokens, Path.cwd())

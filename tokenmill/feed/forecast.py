@@ -1,21 +1,25 @@
-"""Forecasts what a mixture will take from each source of a run: tokens and epochs, stage by stage.
+"""Forecasts what a mixture will take from each source of a run: tokens and epochs, by stage.
 
     for line in forecast(Mixture.load("mixture.toml"), tokens="1T").lines:
         print(line.stage, line.source, line.tokens, line.epochs)
 
-A source's tokens are its share of each stage's, and its epochs these divided by the tokens of its set or view; filler
-and inserted BOS are not counted. A source that retires begins another part of its stage.
+A source's tokens are its share of each stage's, and its epochs these divided by the tokens of its
+set or view; filler and inserted BOS are not counted. A source that retires begins another part of
+its stage.
 """
 
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from tokenmill.feed.mixture import Mixture, epoch_tokens, tokens_of
+from tokenmill.feed.mixture import Mixture, epoch_tokens
+from tokenmill.feed.weights import tokens_of
+
+INFINITE = float("inf")
 
 
 class ForecastLine(NamedTuple):
-    """What one source gives in tokens `begin` to `end` of the run, in which the weights do not change."""
+    """What one source gives in tokens `begin` to `end` of the run, of unchanged weights."""
 
     stage: int  # the number of the mixture's stage, from 0
     begin: int
@@ -29,7 +33,7 @@ class ForecastLine(NamedTuple):
 
 @dataclass(frozen=True)
 class Forecast:
-    """The forecast of a run of `tokens`: a line for each part and source, and its problems, if any."""
+    """The forecast of a run of `tokens`: a line for each part and source, and its problems."""
 
     mixture: Mixture
     tokens: int
@@ -41,49 +45,75 @@ class Forecast:
         """(tokens, epochs) of each source by the end of the run."""
         totals = dict.fromkeys(self.mixture.names, (0, 0.0))
         for line in self.lines:
-            totals[line.source] = totals[line.source][0] + line.tokens, line.epochs
+            tokens, _ = totals[line.source]
+            totals[line.source] = tokens + line.tokens, line.epochs
         return totals
 
 
 def forecast(
     mixture: Mixture, *, tokens: int | float | str, sizes: Mapping[str, int] | None = None
 ) -> Forecast:
-    """Forecasts what a run of `tokens`, as 1e12 or "1T", takes from each source. `sizes` are the tokens of an epoch,
-    by default those of the token set.
+    """Forecasts what a run of `tokens`, as 1e12 or "1T", takes from each source.
 
-    Raises what opening the sources raises, and ValueError if one has no training tokens.
+    `sizes` are the tokens of an epoch, by default those of the token set. Raises what opening the
+    sources raises, and ValueError if one has no training tokens.
     """
-    sizes = sizes or {name: epoch_tokens(one, "train") for name, one in mixture.open().items()}
-    if empty := [name for name, size in sizes.items() if not size]:
-        raise ValueError(
-            f"source {empty[0]!r} has no training tokens; leave it out of this mixture"
-        )
+    if not sizes:
+        sizes = {name: epoch_tokens(opened, "train") for name, opened in mixture.open().items()}
+    for name, size in sizes.items():
+        if not size:
+            raise ValueError(
+                f"source {name!r} has no training tokens; leave it out of this mixture"
+            )
     total = tokens_of("tokens", tokens)
-    given, lines, problems = dict.fromkeys(sizes, 0.0), list[ForecastLine](), list[str]()
-    room = {name: mixture.max_epochs.get(name, float("inf")) * sizes[name] for name in sizes}
+    taken = dict.fromkeys(sizes, 0.0)
+    limits = {name: cap * sizes[name] for name, cap in mixture.max_epochs.items()}
+    lines: list[ForecastLine] = []
     ends = [*(stage.begin for stage in mixture.stages[1:]), total]
-    for number, (stage, end) in enumerate(zip(mixture.stages, ends, strict=True)):
-        at, end = stage.begin, min(end, total)
-        while at < end and not problems:
-            live = {n: stage.weights[n] for n in sizes if n in stage.weights and given[n] < room[n]}
+    for number, (stage, stage_end) in enumerate(zip(mixture.stages, ends, strict=True)):
+        begin = stage.begin
+        end = min(stage_end, total)
+        while begin < end:
+            live = {}
+            for name in sizes:
+                if name in stage.weights and taken[name] < limits.get(name, INFINITE):
+                    live[name] = stage.weights[name]
             if not live:
-                problems.append(
-                    f"all sources of stage {number} are used up after {at:,} tokens, before {end:,}"
+                problem = (
+                    f"all sources of stage {number} are used up after {begin:,} tokens, "
+                    f"before {end:,}"
                 )
-                break
-            whole = sum(live.values())
-            capped = [name for name in live if name in mixture.max_epochs]
-            lasts = {
-                name: round((room[name] - given[name]) * whole / live[name]) for name in capped
-            }  # tokens of all
-            until = min([end, *(at + max(1, tokens) for tokens in lasts.values())])
+                return Forecast(mixture, total, lines, [problem])
+            last_tokens = _tokens_until_retired(live, taken, limits)
+            part_end = min([end, *(begin + max(1, count) for count in last_tokens.values())])
+            weight_sum = sum(live.values())
             for name, weight in live.items():
-                before, given[name] = given[name], given[name] + (until - at) * weight / whole
-                if name in lasts and until - at >= lasts[name]:
-                    given[name] = room[name]  # it retires here
-                took, epochs = round(given[name]) - round(before), given[name] / sizes[name]
-                lines.append(
-                    ForecastLine(number, at, until, name, weight, weight / whole, took, epochs)
+                before = taken[name]
+                taken[name] += (part_end - begin) * weight / weight_sum
+                if name in limits and part_end - begin >= last_tokens[name]:
+                    taken[name] = limits[name]  # it retires here
+                line = ForecastLine(
+                    stage=number,
+                    begin=begin,
+                    end=part_end,
+                    source=name,
+                    weight=weight,
+                    share=weight / weight_sum,
+                    tokens=round(taken[name]) - round(before),
+                    epochs=taken[name] / sizes[name],
                 )
-            at = until
-    return Forecast(mixture, total, lines, problems)
+                lines.append(line)
+            begin = part_end
+    return Forecast(mixture, total, lines, [])
+
+
+def _tokens_until_retired(
+    live: Mapping[str, int], taken: Mapping[str, float], limits: Mapping[str, int]
+) -> dict[str, int]:
+    """The tokens of all sources together after which each capped one retires."""
+    weight_sum = sum(live.values())
+    last_tokens = {}
+    for name, weight in live.items():
+        if name in limits:
+            last_tokens[name] = round((limits[name] - taken[name]) * weight_sum / weight)
+    return last_tokens

@@ -3,7 +3,7 @@
     [sources.web]
     path = "data/tokens/web-gpt2-1bd489c3"
     max_epochs = 4                    # after these it retires, and the others continue
-    view = "good"                     # of the token set (docs/views.md); by default all documents, once
+    view = "good"                     # of the token set (docs/views.md); by default all documents
 
     [[stages]]
     begin = 0
@@ -35,63 +35,90 @@ def read_toml(path: str | os.PathLike[str]) -> dict[str, Any]:
 
 
 def arguments_of(content: dict[str, Any], folder: Path) -> dict[str, Any]:
-    """The arguments of Mixture from the content of a file in `folder`. ValueError with the key that is invalid."""
+    """The arguments of Mixture from the content of a file in `folder`.
+
+    ValueError with the key that is invalid.
+    """
     _table("", content, "sources", "weights", "stages", "removed")
     if ("weights" in content) == ("stages" in content):
         raise ValueError("expected either weights or stages")
     stages = content.get("stages", [{"begin": 0, "weights": content.get("weights")}])
     if not isinstance(stages, list):
         raise ValueError("stages must be tables, each under [[stages]]")
-    found: dict[str, Any] = {"sources": {}, "max_epochs": {}, "views": {}, "weights": []}
-    for name, source in _table("sources", content.get("sources", {})).items():
-        _table(f"sources.{name}", source, "path", "max_epochs", "view")
-        for key, argument in (("path", "sources"), ("max_epochs", "max_epochs"), ("view", "views")):
+    sources: dict[str, str | Path] = {}
+    settings: dict[str, dict[str, Any]] = {"max_epochs": {}, "view": {}}
+    listed = _table("sources", content.get("sources", {}))
+    for name, source in listed.items():
+        _table(f"sources.{name}", source, "path", *settings)
+        if "path" in source:
+            sources[name] = _located(name, source["path"], folder)
+        for key, values in settings.items():
             if key in source:
-                found[argument][name] = (
-                    _located(name, source[key], folder) if key == "path" else source[key]
-                )
+                values[name] = source[key]
+    pairs = []
     for number, stage in enumerate(stages):
-        _table(f"stages[{number}]", stage, "begin", "weights")
-        if missing := {"begin", "weights"} - stage.keys():
-            raise ValueError(f"stages[{number}] has no {' and no '.join(sorted(missing))}")
-        found["weights"].append(
-            (
-                stage["begin"],
-                weights := _table(f"the weights of stages[{number}]", stage["weights"]),
-            )
+        begin, weights = _read_stage(number, stage)
+        pairs.append((begin, weights))
+        for name in weights:
+            if name not in sources:
+                must_exist = "sources" in content and name not in listed
+                sources[name] = _folder_of_bare(name, folder, must_exist)
+    return {
+        "sources": sources,
+        "max_epochs": settings["max_epochs"],
+        "views": settings["view"],
+        "weights": pairs,
+        "removed": content.get("removed", ()),
+    }
+
+
+def _read_stage(number: int, stage: Any) -> tuple[Any, dict[str, Any]]:
+    """Where a stage begins, and its weights."""
+    _table(f"stages[{number}]", stage, "begin", "weights")
+    missing = sorted({"begin", "weights"} - stage.keys())
+    if missing:
+        raise ValueError(f"stages[{number}] has no {' and no '.join(missing)}")
+    return stage["begin"], _table(f"the weights of stages[{number}]", stage["weights"])
+
+
+def _folder_of_bare(name: str, folder: Path, must_exist: bool) -> str | Path:
+    """The folder of a source that is only a name with a weight."""
+    path = folder_of(name, folder)
+    if must_exist and isinstance(path, Path) and not path.exists():
+        raise ValueError(
+            f"source {name!r} has a weight, but no [sources.{name}] and no folder {path}"
         )
-        bare = {name: folder_of(name, folder) for name in weights if name not in found["sources"]}
-        for name, path in bare.items():
-            is_named = name in content.get("sources", (name,))
-            if not is_named and isinstance(path, Path) and not path.exists():
-                raise ValueError(
-                    f"source {name!r} has a weight, but no [sources.{name}] and no folder {path}"
-                )
-        found["sources"] |= bare
-    return found | {"removed": content.get("removed", ())}
+    return path
 
 
 def _located(name: str, path: Any, folder: Path) -> str:
-    """A path or name, seen from the file's folder; an address, or the name of a set that is not there, as it is."""
+    """A path or name, seen from the file's folder.
+
+    An address, or the name of a set that is not there, as it is.
+    """
     if not isinstance(path, str) or not path:
         raise ValueError(f"sources.{name}.path must be a string that is not empty, not {path!r}")
-    where, is_name = folder_of(path, folder), Path(path).name == path
-    is_elsewhere = is_name and not Path(where, "manifest.json").exists()
-    return path if is_address(path) or is_elsewhere else os.fspath(where)
+    located = folder_of(path, folder)
+    is_name = Path(path).name == path
+    is_elsewhere = is_name and not Path(located, "manifest.json").exists()
+    return path if is_address(path) or is_elsewhere else os.fspath(located)
 
 
 def folder_of(source: str | os.PathLike[str], here: Path) -> str | Path:
-    """The absolute folder of a path or of a bare name, which may be under data/tokens; or an address."""
-    where = set_folder(source, here)
-    return where if isinstance(where, str) else Path(os.path.abspath(here / where))
+    """The absolute folder of a path or of a bare name, which may be under data/tokens.
+
+    An address as it is.
+    """
+    folder = set_folder(source, here)
+    return folder if isinstance(folder, str) else Path(os.path.abspath(here / folder))
 
 
-def _table(where: str, value: Any, *known: str) -> dict[str, Any]:
-    """The table. ValueError if it is none, or has other keys than the known ones, if there are any."""
+def _table(name: str, value: Any, *known: str) -> dict[str, Any]:
+    """The table. ValueError if it is none, or has other keys than the known ones, if any are."""
     if not isinstance(value, dict):
-        raise ValueError(f"{where} must be a table, not {value!r}")
-    if known and (unknown := [key for key in value if key not in known]):
-        raise ValueError(
-            f"unknown key {where}{'.' * bool(where)}{unknown[0]}; the keys are {', '.join(known)}"
-        )
+        raise ValueError(f"{name} must be a table, not {value!r}")
+    for key in value:
+        if known and key not in known:
+            path = f"{name}.{key}" if name else key
+            raise ValueError(f"unknown key {path}; the keys are {', '.join(known)}")
     return value

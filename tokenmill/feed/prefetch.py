@@ -1,11 +1,11 @@
 """Prefetch: runs an iterator ahead in a thread, which ends with it.
 
-    batches = Prefetch(make_batches(), depth=2)      the thread makes two batches before you ask for one
-    next(batches)                                    waits for one; an error in the thread is raised here
+    batches = Prefetch(make_batches(), depth=2)      the thread makes two batches before you ask
+    next(batches)                                    waits for one; an error in the thread is raised
 
-Two queues and no lock: the thread waits for requests, the caller for items. The thread holds no reference to the
-Prefetch, so when that goes, or Python ends, a finalizer asks the thread to end. `threading.Thread.start` is not used,
-because a Ctrl-C inside it leaves a broken lock.
+Two queues and no lock: the thread waits for requests, the caller for items. The thread holds no
+reference to the Prefetch, so when that goes, or Python ends, a finalizer asks the thread to end.
+`threading.Thread.start` is not used, because a Ctrl-C inside it leaves a broken lock.
 """
 
 import _thread
@@ -15,13 +15,13 @@ import weakref
 from collections.abc import Generator, Iterator
 from contextlib import suppress
 from queue import Empty, SimpleQueue
-from typing import Any
+from typing import Any, NamedTuple
 
 from tokenmill.threads import Cancelled, cancelled_by
 
-Queue = SimpleQueue[Any]
 SECONDS_TO_FINISH = 10  # how long `stop` waits for a thread that waits for a disk
-# how long the thread waits if nobody waits for it: the caller runs Python then, and soon waits without Python's lock
+# how long the thread waits if nobody waits for it: the caller runs Python then, and soon waits
+# without Python's lock
 HEAD_START_SECONDS = 0.001
 CLOSED = "the loader was closed or moved by another thread"
 
@@ -32,22 +32,26 @@ class Stop:
     stopped = False
 
 
+class _Queues(NamedTuple):
+    requests: SimpleQueue[bool]  # for an item, or False to end
+    results: SimpleQueue[tuple[Any, BaseException | None]]
+    finished: SimpleQueue[None]
+
+
 class Prefetch:
-    """Iterates over `items`, made at most `depth` ahead by a thread; with depth 0, when you ask for them."""
+    """Iterates over `items`, made at most `depth` ahead by a thread; with depth 0, when asked."""
 
     def __init__(self, items: Iterator[Any], depth: int, stop: Stop):
-        self._items, self._depth, self._flag = items, depth, stop
+        self._items = items
+        self._depth = depth
+        self._flag = stop
         if depth:
-            self._requests: Queue = SimpleQueue()
-            self._results: Queue = SimpleQueue()
+            self._queues = _Queues(SimpleQueue(), SimpleQueue(), SimpleQueue())
             for _ in range(depth):
-                self._requests.put(True)
-            finished: Queue = SimpleQueue()
-            self._end = weakref.finalize(
-                self, _stop, os.getpid(), stop, self._requests, self._results, finished
-            )
+                self._queues.requests.put(True)
+            self._end = weakref.finalize(self, _stop, os.getpid(), stop, self._queues)
             _running.add(self)
-            _thread.start_new_thread(_run, (items, stop, self._requests, self._results, finished))
+            _thread.start_new_thread(_run, (items, stop, self._queues))
 
     def __iter__(self) -> "Prefetch":
         return self
@@ -59,18 +63,23 @@ class Prefetch:
                     return next(self._items)
             except Cancelled:
                 raise ValueError(CLOSED) from None
-        item, error = self._results.get()
+        item, error = self._queues.results.get()
         if error is None:
-            self._requests.put(True)
+            self._queues.requests.put(True)
             return item
-        self._depth, self._items = 0, iter(())  # the thread has ended
+        # the thread has ended
+        self._depth = 0
+        self._items = iter(())
         try:
             raise error
         finally:
             del error  # its traceback refers to this frame
 
     def stop(self) -> None:
-        """Ends the thread and waits for it. A caller that waits for an item in another thread gets an error."""
+        """Ends the thread and waits for it.
+
+        A caller that waits for an item in another thread gets an error.
+        """
         self._flag.stopped = True
         if self._depth:
             self._end()
@@ -88,39 +97,41 @@ def stop_all() -> None:
         running.stop()
 
 
-def _run(
-    items: Iterator[Any], stop: Stop, requests: Queue, results: Queue, finished: Queue
-) -> None:
-    before = 0.0
+def _run(items: Iterator[Any], stop: Stop, queues: _Queues) -> None:
+    finished = queues.finished
+    requested = 0.0
     try:
         with cancelled_by(lambda: stop.stopped):
-            while requests.get():
-                now, since = time.monotonic(), before
-                before = now
+            while queues.requests.get():
+                before = requested
+                requested = time.monotonic()
                 # the caller has just taken an item, has another, and takes its time between items
-                if now - since > 2 * HEAD_START_SECONDS and not results.empty():
-                    with suppress(Empty):
-                        requests.put(
-                            requests.get(timeout=HEAD_START_SECONDS)
-                        )  # or until it takes the other too
-                results.put((next(items), None))
+                if requested - before > 2 * HEAD_START_SECONDS and not queues.results.empty():
+                    _let_ahead(queues)
+                queues.results.put((next(items), None))
     except BaseException as error:  # the caller raises it, StopIteration included
-        results.put((None, error))
+        queues.results.put((None, error))
     finally:
         with suppress(BaseException):
-            items.close()  # type: ignore[attr-defined]  # releases what it holds before the thread has finished
-        del items, results  # the error's traceback refers to this frame
+            items.close()  # type: ignore[attr-defined]  # releases what it holds before it ends
+        del items, queues  # the error's traceback refers to this frame
         finished.put(None)
 
 
-def _stop(pid: int, stop: Stop, requests: Queue, results: Queue, finished: Queue) -> None:
+def _let_ahead(queues: _Queues) -> None:
+    """Waits a moment, or until the caller takes the other item too."""
+    with suppress(Empty):
+        queues.requests.put(queues.requests.get(timeout=HEAD_START_SECONDS))
+
+
+def _stop(pid: int, stop: Stop, queues: _Queues) -> None:
     if os.getpid() != pid:
         return  # in a forked child, where the thread does not run
     stop.stopped = True
     with suppress(Empty):
         while True:
-            requests.get_nowait()
-    requests.put(False)
-    results.put((None, ValueError(CLOSED)))
+            queues.requests.get_nowait()
+    queues.requests.put(False)
+    queues.results.put((None, ValueError(CLOSED)))
     with suppress(Empty):
-        finished.get(timeout=SECONDS_TO_FINISH)
+        queues.finished.get(timeout=SECONDS_TO_FINISH)

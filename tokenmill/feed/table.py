@@ -1,18 +1,21 @@
 """Table: where the tokens of a window's rows are; and `read_batch`, which joins rows into an array.
 
-With every packing, a row is a few spans of shards' token streams. A piece that begins inside a document has a BOS
-inserted before it: its span starts one token earlier, and that token is overwritten. For example, a piece of 2 tokens
-that starts at token 3 of document 1, with offsets 0 4 9 in shard 2, of uint16:
+With every packing, a row is a few spans of shards' token streams. A piece that begins inside a
+document has a BOS inserted before it: its span starts one token earlier, and that token is
+overwritten. For example, a piece of 2 tokens that starts at token 3 of document 1, with offsets
+0 4 9 in shard 2, of uint16:
 
     shard 2, bytes 12 to 18; its first token becomes BOS
 
-So at training time, spans only have to be joined: `bytearray.join` of memoryview slices takes two thirds of the time of
-copying each span into an array. Spans are kept in arrays, 18 bytes each, and become Python numbers one batch at a time.
+So at training time, spans only have to be joined: `bytearray.join` of memoryview slices takes two
+thirds of the time of copying each span into an array. Spans are kept in arrays, 18 bytes each, and
+become Python numbers one batch at a time.
 
 Which tokens are in the loss:
 
     a chat set     those that its mask says; never padding
-    text           all; with loss="once", not BOS and filler, so that each token is a target exactly once an epoch
+    text           all; with loss="once", not BOS and filler, so that each token is a target exactly
+                   once an epoch
 """
 
 import time
@@ -21,8 +24,10 @@ from typing import Any, Literal, NamedTuple
 
 import numpy as np
 
-from tokenmill.feed.pieces import Padding, Piece, mask_of, pieces_of
+from tokenmill.feed.conversations import Padding, documents_at, mask_of
+from tokenmill.feed.pieces import Piece, pieces_of
 from tokenmill.feed.token_files import TokenFiles
+from tokenmill.rows.groups import offsets_of
 from tokenmill.rows.packing import RowPlan
 from tokenmill.store.shards import Shard
 
@@ -38,20 +43,24 @@ class ChangeCheck:
     due = 0.0
 
     def require(self, shards: Iterable[Shard]) -> None:
-        """ValueError if a shard changed on disk. It is due again after a second, and takes at most 1% of the time."""
+        """ValueError if a shard changed on disk.
+
+        It is due again after a second, and takes at most 1% of the time.
+        """
         started = time.monotonic()
         for shard in shards:
             shard.require_unchanged()
-        now = time.monotonic()
-        self.due = now + max(CHECK_SECONDS, 100 * (now - started))
+        finished = time.monotonic()
+        self.due = finished + max(CHECK_SECONDS, 100 * (finished - started))
 
 
 class Table:
     """The rows of one window. Row r has the spans offsets[r] to offsets[r + 1].
 
-    A span is (number in `shards`, first byte, one after the last), int64; with `bos`, its first token becomes BOS.
-    `place` is the epoch and the window; `starts` are the number in `shards`, and the first token there, of each
-    document of the plan. Every span begins with BOS, unless `bos_id` is None.
+    A span of `byte_ranges` is (number in `shards`, first byte, one after the last), int64; with
+    `bos`, its first token becomes BOS. `place` is the epoch and the window; `starts` are the number
+    in `shards`, and the first token there, of each document of the plan. Every span begins with
+    BOS, unless `bos_id` is None.
     """
 
     def __init__(
@@ -63,28 +72,27 @@ class Table:
         bos_id: int | None,
         loss: Loss,
     ):
-        self.place, self.shards, self.row_len, self.num_rows = (
-            place,
-            shards,
-            plan.row_len,
-            plan.num_rows,
-        )
-        self.bos_id, self.dtype, (shard, start) = bos_id, shards[0].dtype, starts
-        size = self.dtype.itemsize
-        self.offsets, self.filler, self.bos = (
-            plan.row_offsets.astype(np.int32),
-            plan.filler,
-            plan.bos,
-        )
-        self.span = np.empty((len(plan.document), 3), np.int64)
+        self.place = place
+        self.shards = shards
+        self.row_len = plan.row_len
+        self.num_rows = plan.num_rows
+        self.bos_id = bos_id
+        self.dtype = shards[0].dtype
+        self.offsets = plan.row_offsets.astype(np.int32)
+        self.filler = plan.filler
+        self.bos = plan.bos
+        shard, start = starts
         first = start[plan.document] + plan.start
-        self.span[:, 0], self.span[:, 1] = shard[plan.document], (first - plan.bos) * size
-        self.span[:, 2] = (first + plan.length) * size
-        masks = [one.mask_bytes for one in self.shards]  # a bit a token, of a chat set
-        self._masks = None if masks[0] is None else masks
-        self.is_masked = self._masks is not None or loss == "once"
+        self.byte_ranges = np.empty((len(first), 3), np.int64)
+        self.byte_ranges[:, 0] = shard[plan.document]
+        self.byte_ranges[:, 1] = (first - plan.bos) * self.dtype.itemsize
+        self.byte_ranges[:, 2] = (first + plan.length) * self.dtype.itemsize
+        self._masks: list[Any] = [opened.mask_bytes for opened in shards]  # a bit a token
+        self._is_chat = self._masks[0] is not None
+        self.is_masked = self._is_chat or loss == "once"
         self._targets = self._count_targets(plan) if self.is_masked else None
-        self.check, self.files = ChangeCheck(), TokenFiles(self.shards, self.offsets, self.span)
+        self.check = ChangeCheck()
+        self.files = TokenFiles(shards, self.offsets, self.byte_ranges)
 
     def views(self, first: int, last: int) -> list[Any]:
         """The bytes of each span of rows `first` to before `last`."""
@@ -92,23 +100,34 @@ class Table:
 
     def loss_mask(self, first: int, last: int, rows: np.ndarray) -> np.ndarray:
         """Which tokens of these rows, as they were read, are in the loss: (rows, row_len) bool."""
-        some, masks = slice(self.offsets[first], self.offsets[last]), self._masks
-        shard, begin, end = self._tokens(some)
-        if masks is None:
-            mask: np.ndarray = rows != self.bos_id
-            ends = np.cumsum(end - begin)
-            for span in np.flatnonzero(self.filler[some]).tolist():
-                mask.reshape(-1)[ends[span] - (end - begin)[span] : ends[span]] = False
-            return mask
-        # bytes are joined as those of tokens are, unpacked at once, and the bits around each span are left out:
-        # tokens 5 to 12 are bits 5 to 12 of bytes 0 and 1
-        low, high = begin >> 3, (end + 7) >> 3
-        places = zip(shard.tolist(), low.tolist(), high.tolist(), strict=True)
-        joined = bytearray().join([masks[number][a:b] for number, a, b in places])
-        bits = np.unpackbits(np.frombuffer(joined, np.uint8), bitorder="little").data
-        at = 8 * (np.cumsum(high - low) - (high - low)) + (begin & 7)
-        parts = [bits[a:b] for a, b in zip(at.tolist(), (at + end - begin).tolist(), strict=True)]
-        return np.frombuffer(bytearray().join(parts), bool).reshape(rows.shape)
+        spans = slice(self.offsets[first], self.offsets[last])
+        if self._is_chat:
+            return self._chat_mask(spans).reshape(rows.shape)
+        mask: np.ndarray = rows != self.bos_id
+        flat = mask.reshape(-1)
+        _, begin, end = self._tokens(spans)
+        offsets = offsets_of(end - begin)
+        for span in np.flatnonzero(self.filler[spans]).tolist():
+            flat[offsets[span] : offsets[span + 1]] = False
+        return mask
+
+    def _chat_mask(self, spans: slice) -> np.ndarray:
+        """The masks of spans, one after the other.
+
+        Bytes are joined as those of tokens are, unpacked at once, and the bits around each span are
+        left out: tokens 5 to 12 are bits 5 to 12 of bytes 0 and 1.
+        """
+        shard, begin, end = self._tokens(spans)
+        masks = self._masks
+        first_byte = begin >> 3
+        last_byte = (end + 7) >> 3
+        places = zip(shard.tolist(), first_byte.tolist(), last_byte.tolist(), strict=True)
+        packed = bytearray().join([masks[number][first:last] for number, first, last in places])
+        bits = np.unpackbits(np.frombuffer(packed, np.uint8), bitorder="little").data
+        first_bit = 8 * offsets_of(last_byte - first_byte)[:-1] + (begin & 7)
+        last_bit = first_bit + end - begin
+        bounds = zip(first_bit.tolist(), last_bit.tolist(), strict=True)
+        return np.frombuffer(bytearray().join([bits[first:last] for first, last in bounds]), bool)
 
     def targets(self, first: int, last: int) -> int:
         """How many targets of rows `first` to before `last` are in the loss."""
@@ -117,55 +136,64 @@ class Table:
         return int(self._targets[first:last].sum())
 
     def pieces(self, row: int) -> list[Piece]:
-        """The pieces of a row, for display. A span that covers several documents is several pieces."""
-        some = slice(self.offsets[row], self.offsets[row + 1])
-        (shard, begin, end), bos = self._tokens(some), self.bos[some]
-        columns = (shard, begin + bos, end - begin - bos, bos, self.filler[some])
-        facts = zip(*(column.tolist() for column in columns), strict=True)
-        return [piece for number, *span in facts for piece in pieces_of(self.shards[number], *span)]
+        """The pieces of a row, for display. A span of several documents is several pieces."""
+        spans = slice(self.offsets[row], self.offsets[row + 1])
+        shard, begin, end = self._tokens(spans)
+        bos = self.bos[spans]
+        columns = (shard, begin + bos, end - begin - bos, bos, self.filler[spans])
+        pieces = []
+        for number, *span in zip(*(column.tolist() for column in columns), strict=True):
+            pieces += pieces_of(self.shards[number], *span)
+        return pieces
 
     def rows_with(self, shard: str, begin: int, end: int) -> Iterator[tuple[int, bool]]:
-        """The rows that hold any of the tokens `begin` to `end` of a shard, each with whether they are only filler."""
-        numbers = [number for number, one in enumerate(self.shards) if one.entry.name == shard]
-        own, first, last = self._tokens(slice(None))
-        spans = np.flatnonzero(np.isin(own, numbers) & (first + self.bos < end) & (last > begin))
+        """The rows that hold any of the tokens `begin` to `end` of a shard.
+
+        Each with whether they are only filler.
+        """
+        numbers = [
+            number for number, opened in enumerate(self.shards) if opened.entry.name == shard
+        ]
+        shard_of, first, last = self._tokens(slice(None))
+        has_it = np.isin(shard_of, numbers) & (first + self.bos < end) & (last > begin)
+        spans = np.flatnonzero(has_it)
         rows = np.searchsorted(self.offsets, spans, side="right") - 1
         for row in np.unique(rows).tolist():
             yield row, bool(self.filler[spans[rows == row]].all())
 
-    def _tokens(self, some: slice) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    def _tokens(self, spans: slice) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
         """The number of each span's shard, its first token there, and one after its last."""
-        shard, begin, end = self.span[some].T
+        shard, begin, end = self.byte_ranges[spans].T
         return shard, begin // self.dtype.itemsize, end // self.dtype.itemsize
 
     def _count_targets(self, plan: RowPlan) -> np.ndarray:
         """How many targets of each row are in the loss: (num_rows,) int64."""
-        counts = np.where(plan.filler, 0, plan.length + plan.bos - 1)  # of text: all but BOS
+        if self._is_chat:
+            counts = self._count_chat_targets(plan)
+        else:
+            counts = np.where(plan.filler, 0, plan.length + plan.bos - 1)  # all but BOS
+        counts_before = offsets_of(counts)
+        return np.asarray(np.diff(counts_before[plan.row_offsets]))
+
+    def _count_chat_targets(self, plan: RowPlan) -> np.ndarray:
+        """How many targets of each span are in the loss: (num_spans,) int64."""
+        counts = np.zeros(len(plan.length), np.int64)
         shard, begin, _ = self._tokens(slice(None))
-        for number, one in enumerate(self.shards) if self._masks is not None else ():
-            own = np.flatnonzero(shard == number)
-            if isinstance(one, Padding):
-                counts[own] = 0
+        for number, opened in enumerate(self.shards):
+            if isinstance(opened, Padding):
                 continue
-            document = (
-                np.searchsorted(one.offsets, begin[own].astype(one.offsets.dtype), side="right") - 1
-            )
-            counts[own] = one.target_counts[document]
-            cropped = own[plan.length[own] < one.lengths[document]]
-            spans = zip(
-                cropped.tolist(),
-                begin[cropped].tolist(),
-                plan.length[cropped].tolist(),
-                strict=True,
-            )
-            for span, first, length in spans:
-                counts[span] = np.count_nonzero(mask_of(one, first, first + length))
-        done = np.concatenate([[0], np.cumsum(counts, dtype=np.int64)])
-        found: np.ndarray = np.diff(done[plan.row_offsets])
-        return found
+            spans = np.flatnonzero(shard == number)
+            documents = documents_at(opened, begin[spans])
+            counts[spans] = opened.target_counts[documents]
+            is_cropped = plan.length[spans] < opened.lengths[documents]
+            for span in spans[is_cropped].tolist():
+                first = int(begin[span])
+                mask = mask_of(opened, first, first + int(plan.length[span]))
+                counts[span] = np.count_nonzero(mask)
+        return counts
 
 
-class Part(NamedTuple):
+class TableRows(NamedTuple):
     """Rows `first` to before `last` of a window's table, of the source with this number."""
 
     source: int
@@ -173,84 +201,95 @@ class Part(NamedTuple):
     first: int
     last: int
 
+    @property
+    def num_rows(self) -> int:
+        return self.last - self.first
+
+    @property
+    def spans(self) -> slice:
+        """The spans of the table that these rows have."""
+        return slice(self.table.offsets[self.first], self.table.offsets[self.last])
+
 
 class Batch(NamedTuple):
     """Rows of one rank: row i of the parts, one after the other, is row `places[i]` of the batch.
 
-    A source's rows among consecutive turns are consecutive, so there are as many parts as sources, or a few more.
+    A source's rows among consecutive turns are consecutive, so there are as many parts as sources,
+    or a few more.
     """
 
-    parts: list[Part]
+    parts: list[TableRows]
     places: np.ndarray | slice  # (rows,) int64, or all in order
 
     @property
     def sources(self) -> list[tuple[int, int]]:
         """(the number of its source, how many rows) of each part."""
-        return [(part.source, part.last - part.first) for part in self.parts]
+        return [(part.source, part.num_rows) for part in self.parts]
 
 
 def read_batch(
     batch: Batch, shape: tuple[int, int], dtype: np.dtype[Any]
 ) -> tuple[np.ndarray, np.ndarray | None]:
-    """The rows of a batch, part after part: tokens (rows, T + 1) of `dtype`, the tokens'; and which of them are in the
-    loss, (rows, T + 1) bool, or None for all. ValueError if a piece that must begin with BOS does not.
+    """The rows of a batch, part after part: tokens (rows, T + 1) of `dtype`, the tokens' type.
+
+    And which of them are in the loss, (rows, T + 1) bool, or None for all. ValueError if a piece
+    that must begin with BOS does not.
     """
-    if not batch.parts:
-        return np.zeros((0, shape[1]), dtype), None
-    views, spans, inserted, now = (
-        list[Any](),
-        list[np.ndarray](),
-        list[np.ndarray](),
-        time.monotonic(),
-    )
-    is_masked = False
-    for _, table, first, last in batch.parts:
-        if now >= table.check.due:
-            table.check.require(table.shards)
-        is_masked = is_masked or table.is_masked
-        some = slice(table.offsets[first], table.offsets[last])
-        span, bos = table.span[some], table.bos[some]
-        views += table.views(first, last)
-        spans.append(span)
-        inserted.append(bos)
-    rows = np.frombuffer(bytearray().join(views), dtype).reshape(-1, shape[1])
-    if batch.parts[0].table.bos_id is not None:
-        one = len(spans) == 1
-        span, bos = (
-            (spans[0], inserted[0]) if one else (np.concatenate(spans), np.concatenate(inserted))
-        )
-        _mark_pieces(batch.parts, rows.reshape(-1), span, bos)
-    if not is_masked:
+    parts = batch.parts
+    row_len = shape[1]
+    if not parts:
+        return np.zeros((0, row_len), dtype), None
+    views: list[Any] = []
+    started = time.monotonic()
+    for part in parts:
+        if started >= part.table.check.due:
+            part.table.check.require(part.table.shards)
+        views += part.table.views(part.first, part.last)
+    rows = np.frombuffer(bytearray().join(views), dtype).reshape(-1, row_len)
+    if parts[0].table.bos_id is not None:
+        _mark_pieces(parts, rows.reshape(-1))
+    if not any(part.table.is_masked for part in parts):
         return rows, None
-    done, masks = 0, list[np.ndarray]()
-    for _, table, first, last in batch.parts:
-        own = rows[done : done + last - first]
-        masks.append(
-            table.loss_mask(first, last, own) if table.is_masked else np.ones(own.shape, bool)
-        )
-        done += last - first
-    return rows, masks[0] if len(masks) == 1 else np.concatenate(masks)
+    masks = []
+    done = 0
+    for part in parts:
+        part_rows = rows[done : done + part.num_rows]
+        masks.append(_mask(part, part_rows))
+        done += part.num_rows
+    return rows, _concatenated(masks)
 
 
-def _mark_pieces(
-    parts: Sequence[Part], tokens: np.ndarray, span: np.ndarray, bos: np.ndarray
-) -> None:
-    """Inserts BOS where a piece begins inside a document, and requires that all pieces begin with BOS."""
-    firsts, bos_id = np.zeros(len(span), np.int64), parts[0].table.bos_id
-    np.cumsum((span[:-1, 2] - span[:-1, 1]) // tokens.itemsize, out=firsts[1:])
+def _mask(part: TableRows, rows: np.ndarray) -> np.ndarray:
+    if not part.table.is_masked:
+        return np.ones(rows.shape, bool)
+    mask: np.ndarray = part.table.loss_mask(part.first, part.last, rows)
+    return mask
+
+
+def _concatenated(arrays: list[np.ndarray]) -> np.ndarray:
+    """The arrays one after the other; one alone is not copied."""
+    return arrays[0] if len(arrays) == 1 else np.concatenate(arrays)
+
+
+def _mark_pieces(parts: Sequence[TableRows], tokens: np.ndarray) -> None:
+    """Inserts BOS where a piece begins in a document; requires that all pieces begin with BOS."""
+    ranges = _concatenated([part.table.byte_ranges[part.spans] for part in parts])
+    bos = _concatenated([part.table.bos[part.spans] for part in parts])
+    bos_id = parts[0].table.bos_id
+    firsts = np.zeros(len(ranges), np.int64)
+    np.cumsum((ranges[:-1, 2] - ranges[:-1, 1]) // tokens.itemsize, out=firsts[1:])
     tokens[firsts[bos]] = bos_id
-    if (wrong := tokens[firsts] != bos_id).any():
-        at = int(np.argmax(wrong))
-        ends = np.cumsum(
-            [table.offsets[last] - table.offsets[first] for _, table, first, last in parts]
-        )
-        table = parts[int(np.searchsorted(ends, at, side="right"))].table
-        raise not_bos(int(tokens[firsts[at]]), bos_id, table.shards[span[at, 0]])
+    is_wrong = tokens[firsts] != bos_id
+    if is_wrong.any():
+        span = int(np.argmax(is_wrong))
+        ends = np.cumsum([part.spans.stop - part.spans.start for part in parts])
+        table = parts[int(np.searchsorted(ends, span, side="right"))].table
+        raise not_bos(int(tokens[firsts[span]]), bos_id, table.shards[ranges[span, 0]])
 
 
-def not_bos(found: int, bos_id: int, shard: Shard) -> ValueError:
-    """The error for a document of a shard that begins with the token `found` instead of BOS."""
+def not_bos(token: int, bos_id: int, shard: Shard) -> ValueError:
+    """The error for a document of a shard that begins with this token instead of BOS."""
     return ValueError(
-        f"{shard.path}: expected a document to begin with BOS ({bos_id}), found {found}: "
-        "the offsets do not match the tokens; delete the shard's .json record and prepare again"
+        f"{shard.path}: expected a document to begin with BOS ({bos_id}), found {token}: the "
+        "offsets do not match the tokens; delete the shard's .json record and prepare again"
     )

@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any, NamedTuple, NoReturn
 
 from tokenmill.messages import counted
-from tokenmill.rows.run import read_position
+from tokenmill.rows.position import read_position
 from tokenmill.store.files import read_bounded
 
 LARGEST = 1 << 30  # bytes of a file, or of a checkpoint's entries without its tensors

@@ -21,7 +21,7 @@ from tokenmill.feed.forecast import Forecast, forecast
 from tokenmill.feed.mixture import Mixture
 from tokenmill.look.checkpoint_files import position_of
 from tokenmill.look.report_text import short
-from tokenmill.rows.run import read_position
+from tokenmill.rows.position import read_position
 
 NAMELESS = "the set"  # what the source of a run without a mixture is called
 HEADS = ("stage", "of the run", "source", "weight", "share", "tokens", "epochs", "at most")

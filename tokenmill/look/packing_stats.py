@@ -23,8 +23,8 @@ OF_TEXT = {"best_fit": Packing()} | {
     name: Packing(name) for name in ("nanochat", "concat", "random")
 }
 OF_CHATS = {
-    "crop": Packing(long_documents="crop", whole=True),
-    "drop": Packing(long_documents="drop", whole=True),
+    "crop": Packing(long_documents="crop", keep_whole=True),
+    "drop": Packing(long_documents="drop", keep_whole=True),
 }
 
 

@@ -13,7 +13,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from tokenmill.feed.pieces import NONE
+from tokenmill.feed.conversations import NONE
 from tokenmill.look.packing_stats import variants
 from tokenmill.store.documents import documents_of
 from tokenmill.store.shards import ShardEntry

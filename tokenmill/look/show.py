@@ -26,7 +26,7 @@ import tyro
 from rich.console import Console
 from rich.table import Table
 
-from tokenmill.feed.config import LoaderConfig, Packing
+from tokenmill.feed.config import LoaderConfig, PackingName
 from tokenmill.feed.mixture import ONE_SET
 from tokenmill.feed.pieces import Piece, pieces_of
 from tokenmill.look.checkpoint_files import position_of
@@ -74,7 +74,7 @@ class Show:
     world_size: int | None = None  # as in training: the number of ranks
     seq_len: int | None = None  # as in training: tokens of an input
     view: str | None = None  # as in training: the name of a view of the set
-    packing: Packing | None = None  # as in training, by default best_fit
+    packing: PackingName | None = None  # as in training, by default best_fit
     # as in training, by default split, and error for chats
     long_documents: LongDocuments | None = None
     shuffle: bool | None = None  # as in training, by default shuffled

@@ -16,14 +16,16 @@ import numpy as np
 
 from tokenmill.batches.resume import LONG_CHATS, identity_of, order_of, setting_of
 from tokenmill.feed.config import LoaderConfig
-from tokenmill.feed.mixed_rows import batch_of, forward, next_batch, range_of_rank
+from tokenmill.feed.mixed_rows import forward, next_batch, range_of_rank
 from tokenmill.feed.mixture import ONE_SET
 from tokenmill.feed.nanochat_rows import nanochat_rows
 from tokenmill.feed.pieces import Piece
 from tokenmill.feed.source import Order, Source
+from tokenmill.feed.turns import batch_of
 from tokenmill.rows.packing import LONG_DOCUMENTS
 from tokenmill.rows.plan import PACKINGS, Packing
-from tokenmill.rows.run import Cursor, Run, read_position
+from tokenmill.rows.position import read_position
+from tokenmill.rows.run import Cursor, Run
 from tokenmill.store.shards import SPLITS, ShardEntry
 from tokenmill.store.token_sets import TokenSet
 

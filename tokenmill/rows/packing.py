@@ -1,7 +1,8 @@
 """From document lengths to rows. Pure: numbers in, numbers out, and no token is touched.
 
-A row is `row_len = seq_len + 1` tokens and begins with BOS. `plan_rows` packs the documents of one window (windows.py)
-best-fit and drops nothing. With row_len 8 and documents of 11, 5, 3, 3 and 2 tokens, including BOS:
+A row is `row_len = seq_len + 1` tokens and begins with BOS. `plan_rows` packs the documents of one
+window (windows.py) best-fit and drops nothing. With row_len 8 and documents of 11, 5, 3, 3 and 2
+tokens, including BOS:
 
     11 is longer than a row: its first 8 tokens fill a row, and the other 3 join the pool
        behind an inserted BOS, as a piece of 4
@@ -9,52 +10,42 @@ best-fit and drops nothing. With row_len 8 and documents of 11, 5, 3, 3 and 2 to
        8 | 5 3 | 4 3 + 1 free | 2 + 6 free
     free space is filled with copies of documents' beginnings (gaps.py)
 
-The rule is first-fit decreasing over all pieces (D. S. Johnson, "Near-optimal bin packing algorithms", 1973; for
-training rows Ding et al., "Fewer truncations improve language modeling", 2024). It runs on sizes: it keeps a count per
-size, and a sorted list of the remaining sizes for binary search. Afterwards the k-th pick of a size is the k-th piece
-of that size, in an order that depends on the seed. Rows, and the pieces within each row, are shuffled at the end.
+This is first-fit decreasing over all pieces (for training rows Ding et al., "Fewer truncations
+improve language modeling", 2024). It runs on sizes (picks.py). Afterwards the k-th pick of a size
+is the k-th piece of that size, in an order that depends on the seed. Rows, and the pieces within
+each row, are shuffled at the end.
 
-So that other pieces meet in the next epoch, most short pieces are first joined at random (bundles.py). And if there are
-few pieces of each size, a row's second pick is drawn from about the CLOSE longest pieces that fit. If much of the rows
-would be filler, pieces are cut to fill the gaps.
+So that other pieces meet in the next epoch, most short pieces are first joined at random
+(bundles.py). If much of the rows would be filler, pieces are cut to fill the gaps.
 
-With `whole`, as for chat sets, no document is cut, and the end of a row is padding: a piece of a document that does not
-exist, whose number is the number of documents.
+With `keep_whole`, as for chat sets, no document is cut, and the end of a row is padding: a piece of
+a document that does not exist, whose number is the number of documents.
 """
 
-import sys
-from array import array
-from bisect import bisect_right
-from collections.abc import Iterator, Sequence
-from itertools import count
-from typing import Any, Literal, NamedTuple, get_args
+from collections.abc import Sequence
+from typing import Literal, NamedTuple, get_args
 
 import numpy as np
 
 from tokenmill.rows.bundles import Bundles, all_alone, bundle_short
-from tokenmill.rows.gaps import choose_rows, fill_gaps, lay_into_gaps
-from tokenmill.rows.order import permutation, random_bits, random_digits, stable_order
+from tokenmill.rows.gaps import Filler, choose_rows, fill_gaps, lay_into_gaps
+from tokenmill.rows.groups import offsets_of
+from tokenmill.rows.order import permutation, random_digits, stable_order
+from tokenmill.rows.picks import Picks, pick_sizes
+from tokenmill.rows.spans import Spans, cut, whole_documents
 
 Lengths = Sequence[int] | np.ndarray
 Seed = tuple[int, ...]
 LongDocuments = Literal["split", "crop", "drop"]  # "drop" is for whole documents alone
 LONG_DOCUMENTS = get_args(LongDocuments)
-CLOSE = 24  # about how many pieces a row's second pick is drawn from
-
-
-class Spans(NamedTuple):
-    """Spans of documents: `length` tokens of `document` from its token `start` on. Each (count,), of one dtype."""
-
-    document: np.ndarray
-    start: np.ndarray
-    length: np.ndarray
 
 
 class RowPlan(NamedTuple):
-    """Which piece of which document is where in some rows.
+    """Which piece of which document is where in rows.
 
-    Row r holds the pieces row_offsets[r] : row_offsets[r + 1]. Piece p is `length[p]` tokens of document `document[p]`
-    from its token `start[p]` on. If `bos[p]`, a BOS is inserted before them, which `length` does not count.
+    Row r holds the pieces row_offsets[r] : row_offsets[r + 1]. Piece p is `length[p]` tokens of
+    document `document[p]` from its token `start[p]` on. If `bos[p]`, a BOS is inserted before them,
+    which `length` does not count.
     """
 
     row_len: int
@@ -69,9 +60,21 @@ class RowPlan(NamedTuple):
     def num_rows(self) -> int:
         return len(self.row_offsets) - 1
 
-    def kept_from(self, row: int) -> np.ndarray:
-        """Which pieces the rows from this one on hold, without filler: (num_pieces,) bool."""
-        return np.asarray((np.arange(len(self.filler)) >= self.row_offsets[row]) & ~self.filler)
+    @property
+    def spans(self) -> Spans:
+        return Spans(self.document, self.start, self.length)
+
+    def is_before(self, row: int) -> np.ndarray:
+        """Which pieces are in the rows before this one: (num_pieces,) bool."""
+        return np.asarray(np.arange(len(self.filler)) < self.row_offsets[row])
+
+
+class _Packed(NamedTuple):
+    """Pieces in rows, before these are filled up and shuffled."""
+
+    row: np.ndarray  # of each piece, ascending
+    pieces: Spans
+    free: np.ndarray  # the tokens that each row has left
 
 
 def plan_rows(
@@ -80,47 +83,30 @@ def plan_rows(
     *,
     long_documents: LongDocuments = "split",
     seed: Seed,
-    left: Spans | None = None,
-    whole: bool = False,
+    spans: Spans | None = None,
+    keep_whole: bool = False,
 ) -> RowPlan:
     """Packs documents of `lengths` tokens (including BOS) into rows of exactly `row_len` tokens.
 
-    A document that is longer than a row is cut into pieces that fill rows and a last one for the pool ("split", so that
-    every token is in exactly one piece that is not filler), or its first `row_len` tokens are kept ("crop"). One that
-    fits is cut only if filler would otherwise be more than gaps.MOST_FILLER percent. If `left` is given, these spans
-    are packed instead of whole documents; filler still comes from whole documents. With `whole`, "drop" leaves out
-    documents that are longer than a row, and "split" is a ValueError for them.
+    A document that is longer than a row is cut into pieces that fill rows and a last one for the
+    pool ("split", so that every token is in exactly one piece that is not filler), or its first
+    `row_len` tokens are kept ("crop"). One that fits is cut only if filler would otherwise be more
+    than gaps.MOST_FILLER percent. If `spans` is given, these are packed instead of whole documents;
+    filler still comes from whole documents. With `keep_whole`, "drop" leaves out documents that are
+    longer than a row, and "split" is a ValueError for them.
 
     Raises ValueError for a row_len under 2, lengths under 1, or an unknown `long_documents`.
     """
     lengths = _narrow(lengths)
-    pieces, size = _pieces(lengths, row_len, long_documents, left, whole)
-    bundles, picks, row_offsets = _pick(size, row_len, seed, whole)
-
-    drawn = stable_order(
-        bundles.size, among=stable_order(random_digits(len(bundles.size), "pieces", *seed))
-    )
-    chosen = np.empty(len(picks), dtype=np.int32)  # the k-th pick of a size: its k-th bundle
-    chosen[stable_order(picks)] = drawn
-    piece, count = bundles.pieces_of(chosen)
-
-    row = np.repeat(
-        np.repeat(np.arange(len(row_offsets) - 1, dtype=np.int32), np.diff(row_offsets)), count
-    )
-    free, kept = _free(picks, row_offsets, row_len), Spans(*(column[piece] for column in pieces))
-    if whole:
-        (padded,) = np.nonzero(free)
-        gap_row, gap_length = padded.astype(np.int32), free[padded].astype(kept.length.dtype)
-        gap_document = np.full_like(gap_length, len(lengths))
+    pieces = _pieces(lengths, row_len, long_documents, spans, keep_whole)
+    bundles, picks = _pick(pieces.sizes, row_len, seed, keep_whole)
+    packed = _lay(pieces, bundles, picks, row_len, seed)
+    if keep_whole:
+        filler = _padding(packed, len(lengths))
     else:
-        row, kept, free = _cut_into_gaps(row, kept, free, row_len)
-        gap_row, gap_document, gap_length = fill_gaps(lengths, row, kept.document, free, seed)
-
-    filler = np.arange(len(row) + len(gap_row)) >= len(row)
-    order, row_offsets = shuffle_rows(np.concatenate([row, gap_row]), filler, len(free), seed)
-    gaps = (gap_document, np.zeros_like(gap_length), gap_length)
-    document, start, length = (np.concatenate(pair)[order] for pair in zip(kept, gaps, strict=True))
-    return RowPlan(row_len, row_offsets, document, start, length, start > 0, filler[order])
+        packed = _cut_into_gaps(packed, row_len)
+        filler = fill_gaps(lengths, packed.row, packed.pieces.document, packed.free, seed)
+    return _shuffled(packed, filler, row_len, seed)
 
 
 def count_rows(
@@ -129,57 +115,16 @@ def count_rows(
     *,
     long_documents: LongDocuments = "split",
     seed: Seed,
-    left: Spans | None = None,
-    whole: bool = False,
+    spans: Spans | None = None,
+    keep_whole: bool = False,
 ) -> int:
     """The number of rows that `plan_rows` plans, at a third of its cost."""
-    _, size = _pieces(_narrow(lengths), row_len, long_documents, left, whole)
-    _, picks, row_offsets = _pick(size, row_len, seed, whole)
-    donors = 0 if whole else len(choose_rows(_free(picks, row_offsets, row_len), row_len)[0])
-    return len(row_offsets) - 1 - donors
-
-
-def _pick(
-    size: np.ndarray, row_len: int, seed: Seed, whole: bool
-) -> tuple[Bundles, np.ndarray, np.ndarray]:
-    """The pieces in bundles, and the picks of these with their row_offsets.
-
-    Where documents stay whole, few short ones are needed alone to fill gaps, so what gives fewer rows is taken.
-    """
-    tried = [bundle_short(size, row_len, seed), *([all_alone(size)] if whole else [])]
-    found = [(bundles, *pick_sizes(bundles.size, row_len, seed)) for bundles in tried]
-    return min(found, key=lambda one: len(one[2]))
-
-
-def _free(picks: np.ndarray, row_offsets: np.ndarray, row_len: int) -> np.ndarray:
-    """The tokens that each row has left: (num_rows,)."""
-    return row_len - np.add.reduceat(picks, row_offsets[:-1]) if len(picks) else picks
-
-
-def _cut_into_gaps(
-    row: np.ndarray, pieces: Spans, free: np.ndarray, row_len: int
-) -> tuple[Any, Spans, np.ndarray]:
-    """(row, pieces, free) after gaps were filled with cut pieces, if much would be filler. `row` is each piece's."""
-    donors, receivers = choose_rows(free, row_len)
-    if not len(donors):
-        return row, pieces, free
-    inserted = pieces.start > 0
-    row, piece, begin, size = lay_into_gaps(row, pieces.length + inserted, free, donors, receivers)
-    document, start, has_bos = pieces.document[piece], pieces.start[piece], inserted[piece]
-    is_first = begin == 0  # this part has the piece's inserted BOS; later ones get one of their own
-    start = start + np.where(is_first, 0, begin - has_bos)
-    length = size - (is_first & has_bos)
-    some = length > 0  # a part may be no more than an inserted BOS
-    cut = Spans(*(column[some].astype(pieces.length.dtype) for column in (document, start, length)))
-    taken = np.bincount(
-        row[some], weights=cut.length + (cut.start > 0), minlength=len(free) - len(donors)
-    )
-    return row[some].astype(np.int32), cut, row_len - taken.astype(free.dtype)
-
-
-def whole_documents(lengths: np.ndarray) -> Spans:
-    """Every document as one span."""
-    return Spans(np.arange(len(lengths), dtype=lengths.dtype), np.zeros_like(lengths), lengths)
+    pieces = _pieces(_narrow(lengths), row_len, long_documents, spans, keep_whole)
+    _, picks = _pick(pieces.sizes, row_len, seed, keep_whole)
+    if keep_whole:
+        return picks.num_rows
+    donors, _ = choose_rows(picks.free(row_len), row_len)
+    return picks.num_rows - len(donors)
 
 
 def _narrow(lengths: Lengths) -> np.ndarray:
@@ -192,128 +137,113 @@ def _pieces(
     lengths: np.ndarray,
     row_len: int,
     long_documents: LongDocuments,
-    left: Spans | None,
-    whole: bool,
-) -> tuple[Spans, np.ndarray]:
-    """The pieces to pack, and the size of each in a row: its tokens plus an inserted BOS."""
+    spans: Spans | None,
+    keep_whole: bool,
+) -> Spans:
+    """The pieces to pack."""
     if row_len < 2:
         raise ValueError(f"row_len must be at least 2 (one input, one target), not {row_len}")
-    if long_documents not in (known := LONG_DOCUMENTS if whole else LONG_DOCUMENTS[:2]):
-        raise ValueError(f"long_documents must be one of {known}, not {long_documents!r}")
-    if lengths.ndim != 1 or (len(lengths) and lengths.min() < 1):
+    choices = LONG_DOCUMENTS if keep_whole else LONG_DOCUMENTS[:2]
+    if long_documents not in choices:
+        raise ValueError(f"long_documents must be one of {choices}, not {long_documents!r}")
+    if lengths.ndim != 1 or lengths.min(initial=1) < 1:
         raise ValueError(
             "lengths must be one-dimensional and at least 1: a document begins with BOS"
         )
-    pieces = whole_documents(lengths) if left is None else left
-    if whole and long_documents == "drop":
-        fits = pieces.length <= row_len
-        pieces = Spans(*(column[fits] for column in pieces))
-    elif (
-        whole and long_documents == "split" and (longest := pieces.length.max(initial=0)) > row_len
-    ):
+    pieces = whole_documents(lengths) if spans is None else spans
+    if keep_whole and long_documents == "drop":
+        pieces = pieces.take(pieces.length <= row_len)
+    if keep_whole and long_documents == "split":
+        _require_fits(pieces.length.max(initial=0), row_len)
+    return cut(pieces, row_len, crop=long_documents == "crop")
+
+
+def _require_fits(longest: int, row_len: int) -> None:
+    seq_len = row_len - 1
+    if longest > row_len:
         raise ValueError(
-            f"a document of {longest:,} tokens is longer than a row, {row_len - 1:,} + 1: --long-documents crop or drop"
+            f"a document of {longest:,} tokens is longer than a row, {seq_len:,} + 1: "
+            "--long-documents crop or drop"
         )
-    pieces = _cut(pieces, row_len, long_documents)
-    return pieces, pieces.length + (pieces.start > 0)
 
 
-def _cut(spans: Spans, row_len: int, long_documents: LongDocuments) -> Spans:
-    """The spans cut into pieces of at most a row, with room for BOS if a piece begins inside a document."""
-    document, start, length = spans
-    body = row_len - 1  # most tokens of a piece after an inserted BOS
-    first = (row_len - (start > 0)).astype(length.dtype)  # most tokens of a span's first piece
-    rest = np.maximum(length - first, 0)
-    if long_documents == "crop" or not rest.any():
-        return Spans(document, start, np.minimum(length, first))
-    more = -(-rest // body)  # pieces after the first
-    of = np.repeat(np.arange(len(more), dtype=np.int32), 1 + more)
-    begins = (np.cumsum(1 + more) - 1 - more).astype(length.dtype)
-    number = np.arange(len(of), dtype=length.dtype) - begins[of]  # 0, 1, 2 ... within a span
-    done = np.where(number == 0, 0, first[of] + (number - 1) * body)
-    taken = np.minimum(length[of] - done, np.where(number == 0, first[of], body))
-    return Spans(document[of], start[of] + done, taken)
+def _pick(size: np.ndarray, row_len: int, seed: Seed, keep_whole: bool) -> tuple[Bundles, Picks]:
+    """Pieces of these sizes in bundles, and the picks of bundles for rows.
 
-
-def pick_sizes(size: np.ndarray, row_len: int, seed: Seed) -> tuple[np.ndarray, np.ndarray]:
-    """First-fit decreasing on sizes: (picks, row_offsets), the sizes picked, row after row.
-
-    As long as none of a row's sizes runs out, the next row is the same, so sizes are picked once for many rows. If
-    there are few pieces of a size, the second pick is drawn, and each row is picked separately.
+    Where documents stay whole, few short ones are needed alone to fill gaps, so what gives fewer
+    rows is taken.
     """
-    numbers = np.bincount(size, minlength=row_len + 1)
-    full = int(numbers[row_len])  # a piece that fills a row needs no search
-    sizes = np.flatnonzero(numbers[:row_len]).tolist()  # the sizes that are left, ascending
-    counts, left, draws = numbers.tolist(), len(size) - full, _draws(seed)
-    picks, in_row = (
-        array("i", [row_len]) * full,
-        array("i", [1]) * full,
-    )  # the sizes, and how many each row has
-    while sizes:
-        close = CLOSE * len(sizes) // left  # this many sizes have about CLOSE pieces
-        if close > 1:
-            row, rows = _drawn_row(sizes, counts, row_len, close, next(draws)), 1
-        else:
-            row, rows = _equal_rows(sizes, counts, row_len)
-        picks.extend(array("i", row) * rows)
-        in_row.extend(array("i", [len(row)]) * rows)
-        left -= len(row) * rows
-    return np.array(picks, np.int32), np.concatenate([[0], np.cumsum(in_row, dtype=np.int64)])
+    bundles = bundle_short(size, row_len, seed)
+    picks = pick_sizes(bundles.size, row_len, seed)
+    if keep_whole:
+        alone = all_alone(size)
+        picks_alone = pick_sizes(alone.size, row_len, seed)
+        if picks_alone.num_rows < picks.num_rows:
+            return alone, picks_alone
+    return bundles, picks
 
 
-def _equal_rows(sizes: list[int], counts: list[int], row_len: int) -> tuple[list[int], int]:
-    """The sizes of the next row, always the longest that fits, and how many rows have the same sizes."""
-    free, fit, row, rows, used = row_len, len(sizes), [], sys.maxsize, []
-    while fit := bisect_right(sizes, free, 0, fit):
-        fit -= 1
-        size = sizes[fit]
-        times = min(free // size, counts[size])
-        row += [size] * times
-        free -= size * times
-        rows = min(rows, counts[size] // times)
-        used.append((fit, size, times))
-    for index, size, times in used:  # from the largest on, so that the other indices stay right
-        counts[size] -= rows * times
-        if not counts[size]:
-            del sizes[index]
-    return row, rows
+def _lay(pieces: Spans, bundles: Bundles, picks: Picks, row_len: int, seed: Seed) -> _Packed:
+    """Pieces in rows: the k-th pick of a size is the k-th bundle of that size, in random order."""
+    shuffled = stable_order(random_digits(len(bundles.size), "pieces", *seed))
+    chosen = np.empty(len(picks.size), dtype=np.int32)
+    chosen[stable_order(picks.size)] = stable_order(bundles.size, among=shuffled)
+    piece, num_pieces = bundles.pieces_of(chosen)
+    row_of_bundle = np.repeat(np.arange(picks.num_rows, dtype=np.int32), np.diff(picks.row_offsets))
+    row = np.repeat(row_of_bundle, num_pieces)
+    return _Packed(row, pieces.take(piece), picks.free(row_len))
 
 
-def _drawn_row(
-    sizes: list[int], counts: list[int], row_len: int, close: int, draw: int
-) -> list[int]:
-    """The sizes of the next row; the random number `draw` picks the second one among the `close` longest that fit."""
-    row, at, free = [], len(sizes) - 1, row_len
-    while at >= 0:
-        size = sizes[at]
-        row.append(size)
-        free -= size
-        if counts[size] > 1:
-            counts[size] -= 1
-        else:
-            counts[size] = 0
-            del sizes[at]
-        at = bisect_right(sizes, free) - 1
-        if close and at >= 0:
-            at, close = max(0, at - draw % close), 0  # only once
-    return row
+def _padding(packed: _Packed, no_document: int) -> Filler:
+    """A piece of a document that does not exist at the end of each row."""
+    (rows,) = np.nonzero(packed.free)
+    length = packed.free[rows].astype(packed.pieces.length.dtype)
+    return Filler(rows.astype(np.int32), np.full_like(length, no_document), length)
 
 
-def _draws(seed: Seed) -> Iterator[int]:
-    """An endless stream of random numbers, generated in batches."""
-    for part in count():
-        yield from random_bits(4096, "close", part, *seed).tolist()
+def _cut_into_gaps(packed: _Packed, row_len: int) -> _Packed:
+    """The rows after gaps were filled with cut pieces, if much would be filler."""
+    pieces = packed.pieces
+    donors, receivers = choose_rows(packed.free, row_len)
+    if not len(donors):
+        return packed
+    parts = lay_into_gaps(packed.row, pieces.sizes, packed.free, donors, receivers)
+    document, start, _ = pieces.take(parts.piece)
+    # the first part has the piece's inserted BOS; later ones get one of their own
+    has_bos = start > 0
+    is_first = parts.begin == 0
+    start = start + np.where(is_first, 0, parts.begin - has_bos)
+    length = parts.size - (is_first & has_bos)
+    has_text = length > 0  # a part may be no more than an inserted BOS
+    dtype = pieces.length.dtype
+    columns = (document, start, length)
+    cut_pieces = Spans._make(column[has_text].astype(dtype) for column in columns)
+    row = parts.row[has_text]
+    num_rows = len(packed.free) - len(donors)
+    used = np.bincount(row, weights=cut_pieces.sizes, minlength=num_rows)
+    free = row_len - used.astype(packed.free.dtype)
+    return _Packed(row.astype(np.int32), cut_pieces, free)
 
 
-def shuffle_rows(
-    row: np.ndarray, filler: np.ndarray, num_rows: int, seed: Seed
-) -> tuple[np.ndarray, np.ndarray]:
-    """Shuffles rows, and pieces within a row with fillers last: (order of the pieces, row_offsets)."""
-    place = np.empty(num_rows, dtype=np.int32)  # where each row goes
-    place[permutation(num_rows, "rows", *seed)] = np.arange(num_rows, dtype=np.int32)
-    new_row = place[row]
-    places = random_digits(len(row), "places", *seed) >> np.uint16(1) | filler.astype(
-        np.uint16
-    ) << np.uint16(15)
+def _shuffled(packed: _Packed, filler: Filler, row_len: int, seed: Seed) -> RowPlan:
+    """Rows in random order, and the pieces of each row too, with its filler last."""
+    num_rows = len(packed.free)
+    row = np.concatenate([packed.row, filler.row])
+    is_filler = np.arange(len(row)) >= len(packed.row)
+    new_number = np.empty(num_rows, dtype=np.int32)
+    new_number[permutation(num_rows, "rows", *seed)] = np.arange(num_rows, dtype=np.int32)
+    new_row = new_number[row]
+    places = random_digits(len(row), "places", *seed) >> np.uint16(1)
+    places |= is_filler.astype(np.uint16) << np.uint16(15)
     order = stable_order(new_row, among=stable_order(places))
-    return order, np.concatenate([[0], np.cumsum(np.bincount(new_row, minlength=num_rows))])
+    document, start, length = packed.pieces
+    starts = np.concatenate([start, np.zeros_like(filler.length)])[order]
+    return RowPlan(
+        row_len,
+        offsets_of(np.bincount(new_row, minlength=num_rows)),
+        np.concatenate([document, filler.document])[order],
+        starts,
+        np.concatenate([length, filler.length])[order],
+        starts > 0,
+        is_filler[order],
+    )

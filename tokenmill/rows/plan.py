@@ -1,10 +1,13 @@
-"""The rows of one window, by any packing, also after a part of it was used as rows of another length.
+"""The rows of one window, by any packing, also after a part of it was used at another row length.
 
-For example, a run changes from rows of 2,049 to rows of 8,193 tokens in the middle of a window, after 512 rows. Then
-the plan with 2,049 is made again, and what is in rows 512 and later is packed with 8,193. This can happen several
-times, so the past of a window is a list of (seq_len, rows used). Every token of the window is in exactly one row that
-was used, except for filler. Only best_fit can do that: consecutive rows of concat share a token, and rows of random are
-no partition of anything.
+For example, a run changes from rows of 2,049 to rows of 8,193 tokens in the middle of a window,
+after 512 rows. Then the plan with 2,049 is made again, and what is in rows 512 and later is packed
+with 8,193. This can happen several times, so the past of a window is a list of (seq_len, rows
+used). Every token of the window is in exactly one row that was used, except for filler. Only
+best_fit can do that: consecutive rows of concat share a token, and rows of random are no partition
+of anything.
+
+`spans` is what is left of a window's documents to be packed; None is all of them.
 """
 
 from collections.abc import Sequence
@@ -19,15 +22,8 @@ from tokenmill.rows.other_packings import (
     plan_random,
     shuffled,
 )
-from tokenmill.rows.packing import (
-    LongDocuments,
-    RowPlan,
-    Seed,
-    Spans,
-    count_rows,
-    plan_rows,
-    whole_documents,
-)
+from tokenmill.rows.packing import LongDocuments, RowPlan, Seed, count_rows, plan_rows
+from tokenmill.rows.spans import Spans, joined, whole_documents
 from tokenmill.rows.windows import Window
 
 PACKINGS = ("best_fit", "nanochat", "concat", "random")
@@ -35,153 +31,156 @@ Past = Sequence[tuple[int, int]]  # (seq_len, rows used), oldest first
 
 
 class Packing(NamedTuple):
-    """How rows are made. `long_documents` is best_fit's; concat without `shuffle` deals rows in order.
+    """How rows are made. `long_documents` is best_fit's; concat without `shuffle` has an order.
 
-    With `whole`, documents stay whole, and the end of a row is padding; chat sets are packed so.
+    With `keep_whole`, no document is cut, and the end of a row is padding: so are chat sets packed.
     """
 
     name: str = "best_fit"
     long_documents: LongDocuments = "split"
     shuffle: bool = True
-    whole: bool = False
+    keep_whole: bool = False
 
     @property
     def packs_documents(self) -> bool:
-        """Whether a plan's documents are those of the window; else they are its slices, whose tokens are one stream."""
+        """Whether a plan is of the window's documents, or of its slices, each a token stream."""
         return self.name == "best_fit"
 
 
 class Content(NamedTuple):
-    """What a plan is made from: the lengths of the window's documents, or its slices and the tokens of all shards.
+    """What a plan is made from: the lengths of the window's documents, or slices of its shards.
 
-    `first_target` is the place of each document's first token that is in the loss, and past its end if none is; None
-    for text. A document whose targets would all be cropped is left out, as a row of it would have none.
+    `first_target` is the place of each document's first token that is in the loss, and past its end
+    if none is; None for text. A document whose targets would all be cropped is left out, as a row
+    of it would have none.
     """
 
     lengths: np.ndarray
     slices: Window
-    shard_tokens: np.ndarray
+    shard_tokens: np.ndarray  # of all shards
     first_target: np.ndarray | None = None
 
 
 def plan_window(
     packing: Packing, content: Content, seq_len: int, seed: Seed, past: Past = ()
 ) -> RowPlan:
-    """The rows of a window that are left after its past. ValueError if the past names rows that do not exist."""
+    """The rows of a window that are left after its past.
+
+    ValueError if the past names rows that do not exist.
+    """
+    row_len = seq_len + 1
     if packing.name == "concat":
-        drawn = seed if packing.shuffle else None
-        return plan_concat(content.slices, content.shard_tokens, seq_len + 1, drawn)
+        concat_seed = seed if packing.shuffle else None
+        return plan_concat(content.slices, content.shard_tokens, row_len, concat_seed)
     if packing.name == "random":
-        return plan_random(content.slices, content.shard_tokens, seq_len + 1, seed)
-    seed, left = _after(packing, content, seed, past)
-    return _pack(packing, content, seq_len + 1, seed, left)
+        return plan_random(content.slices, content.shard_tokens, row_len, seed)
+    seed, spans = _after(packing, content, seed, past)
+    return _plan(packing, content, row_len, seed, spans)
 
 
 def count_window(
     packing: Packing, content: Content, seq_len: int, seed: Seed, past: Past = ()
 ) -> int:
     """The number of rows that `plan_window` plans, at a third of its cost."""
+    row_len = seq_len + 1
     if not packing.packs_documents:
-        return int(count_concat(content.slices, content.shard_tokens, seq_len + 1).sum())
-    seed, left = _after(packing, content, seed, past)
-    laid, left = _lay_cut_documents(packing, content, seq_len + 1, seed, left)
-    _, long_documents, _, whole = packing
-    packed = count_rows(
+        return int(count_concat(content.slices, content.shard_tokens, row_len).sum())
+    seed, spans = _after(packing, content, seed, past)
+    laid, spans = _lay_cut_documents(packing, content, row_len, seed, spans)
+    num_packed = count_rows(
         content.lengths,
-        seq_len + 1,
-        long_documents=long_documents,
+        row_len,
+        long_documents=packing.long_documents,
         seed=seed,
-        left=left,
-        whole=whole,
+        spans=spans,
+        keep_whole=packing.keep_whole,
     )
-    return packed + (0 if laid is None else laid.num_rows)
+    return num_packed if laid is None else num_packed + laid.num_rows
 
 
 def _after(packing: Packing, content: Content, seed: Seed, past: Past) -> tuple[Seed, Spans | None]:
-    """The seed and what is left of the documents after a past; None for all of them."""
-    left = None
+    """The seed and the spans that are left after a past."""
+    spans = None
     for seq_len, used in past:
-        plan = _pack(packing, content, seq_len + 1, seed, left)
+        plan = _plan(packing, content, seq_len + 1, seed, spans)
         if used > plan.num_rows:
+            last = used - 1
             raise ValueError(
-                f"no such row: a window of {plan.num_rows} rows of {seq_len} + 1, row {used - 1}"
+                f"no such row: a window of {plan.num_rows} rows of {seq_len} + 1, row {last}"
             )
-        left = _left_of(packing, plan, used, content.lengths, left)
+        if spans is None:
+            spans = whole_documents(content.lengths)
+        spans = _spans_left(packing, plan, used, content.lengths, spans)
         seed = (*seed, seq_len + 1, used)
-    return seed, left
+    return seed, spans
 
 
-def _pack(
-    packing: Packing, content: Content, row_len: int, seed: Seed, left: Spans | None
+def _plan(
+    packing: Packing, content: Content, row_len: int, seed: Seed, spans: Spans | None
 ) -> RowPlan:
-    laid, left = _lay_cut_documents(packing, content, row_len, seed, left)
-    _, long_documents, _, whole = packing
+    laid, spans = _lay_cut_documents(packing, content, row_len, seed, spans)
     packed = plan_rows(
-        content.lengths, row_len, long_documents=long_documents, seed=seed, left=left, whole=whole
+        content.lengths,
+        row_len,
+        long_documents=packing.long_documents,
+        seed=seed,
+        spans=spans,
+        keep_whole=packing.keep_whole,
     )
     return packed if laid is None else shuffled([laid, packed], seed)
 
 
 def _lay_cut_documents(
-    packing: Packing, content: Content, row_len: int, seed: Seed, left: Spans | None
+    packing: Packing, content: Content, row_len: int, seed: Seed, spans: Spans | None
 ) -> tuple[RowPlan | None, Spans | None]:
-    """Full rows of the rests of cut documents, laid end to end, as packing them would waste room; and what is still to
-    be packed.
+    """Full rows of what is left of cut documents, and the spans that are still to be packed.
+
+    They are laid end to end, as packing them would waste room.
     """
-    if packing.whole:
-        if content.first_target is None or not (late := content.first_target >= row_len).any():
-            return None, left
-        left = whole_documents(content.lengths) if left is None else left
-        return None, Spans(*(column[~late[left.document]] for column in left))
-    if left is None or packing.long_documents == "crop":
-        return None, left
-    uncut = (left.start == 0) & (left.length == content.lengths[left.document])
-    if uncut.all():
-        return None, left
-    laid, rest = lay_pieces(Spans(*(column[~uncut] for column in left)), row_len, seed)
-    columns = zip(left, rest, strict=True)
-    return laid, Spans(
-        *(np.concatenate([column[uncut], more]).astype(column.dtype) for column, more in columns)
-    )
+    if packing.keep_whole:
+        return None, _with_targets(content, row_len, spans)
+    if spans is None or packing.long_documents == "crop":
+        return None, spans
+    is_whole = spans.are_whole(content.lengths)
+    if is_whole.all():
+        return None, spans
+    laid, too_short = lay_pieces(spans.take(~is_whole), row_len, seed)
+    columns = zip(spans.take(is_whole), too_short, strict=True)
+    dtype = spans.length.dtype
+    return laid, Spans._make(np.concatenate(column).astype(dtype) for column in columns)
 
 
-def _left_of(
-    packing: Packing, plan: RowPlan, used: int, lengths: np.ndarray, before: Spans | None
+def _with_targets(content: Content, row_len: int, spans: Spans | None) -> Spans | None:
+    """The spans of documents that have a target in their first row."""
+    if content.first_target is None:
+        return spans
+    is_late = content.first_target >= row_len
+    if not is_late.any():
+        return spans
+    if spans is None:
+        spans = whole_documents(content.lengths)
+    return spans.take(~is_late[spans.document])
+
+
+def _spans_left(
+    packing: Packing, plan: RowPlan, num_used: int, lengths: np.ndarray, spans: Spans
 ) -> Spans:
-    """What is only in the rows of a plan from `used` on; of whole documents, all that are in no used row. A cropped
-    document of which nothing was used is whole again, as it may be longer in longer rows.
+    """What of `spans`, which a plan packs, is in no used row.
+
+    A cropped document of which nothing was used is whole again, as it may be longer in longer rows.
     """
-    kept = plan.kept_from(used)
-    if packing.whole:
-        before = whole_documents(lengths) if before is None else before
+    is_used = plan.is_before(num_used)
+    if packing.keep_whole:
         was_used = np.zeros(len(lengths), bool)
-        was_used[plan.document[~kept & ~plan.filler]] = True
-        return Spans(*(column[~was_used[before.document]] for column in before))
-    found = _joined(Spans(plan.document[kept], plan.start[kept], plan.length[kept]))
+        was_used[plan.document[is_used & ~plan.filler]] = True
+        return spans.take(~was_used[spans.document])
+    left = joined(plan.spans.take(~is_used & ~plan.filler))
     if packing.long_documents == "split":
-        return found
-    full = lengths[found.document]
-    was_whole = np.full(len(lengths), before is None)
-    if before is not None:  # not if its rest has been used
-        was_whole[before.document] = (before.start == 0) & (
-            before.length == lengths[before.document]
-        )
-    uncut = (
-        was_whole[found.document]
-        & (found.start == 0)
-        & (found.length == np.minimum(full, plan.row_len))
-    )
-    return found._replace(length=np.where(uncut, full, found.length).astype(found.length.dtype))
-
-
-def _joined(spans: Spans) -> Spans:
-    """Spans in the order of the documents, with those that touch joined."""
-    document, start, length = (
-        column[np.lexsort((spans.start, spans.document))] for column in spans
-    )
-    begins = np.ones(len(start), dtype=bool)
-    begins[1:] = (document[1:] != document[:-1]) | (start[1:] != start[:-1] + length[:-1])
-    first = np.flatnonzero(begins)
-    return Spans(
-        document[first], start[first], np.add.reduceat(length, first) if len(first) else length
-    )
+        return left
+    was_whole = np.zeros(len(lengths), bool)
+    was_whole[spans.document] = spans.are_whole(lengths)
+    full = lengths[left.document]
+    is_unused = was_whole[left.document] & (left.start == 0)
+    is_unused &= left.length == np.minimum(full, plan.row_len)
+    length = np.where(is_unused, full, left.length)
+    return left._replace(length=length.astype(left.length.dtype))

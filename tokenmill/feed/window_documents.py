@@ -1,0 +1,142 @@
+"""The documents of a window: which shards they are in, where, and how long they are.
+
+    documents = EpochDocuments(token_set, entries, tokens, windows)     what an epoch goes over
+    texts = open_window(documents, 3, packing, held={}, row_len=None)   its window 3
+    texts.content                                                       what a plan is made from
+    texts.shard, texts.begin                                            where each document is
+
+Only offsets are read. A view's documents are there as often as the view counts them.
+"""
+
+from collections.abc import Mapping, Sequence
+from typing import NamedTuple
+
+import numpy as np
+
+from tokenmill.feed.conversations import first_targets
+from tokenmill.rows.plan import Content, Packing
+from tokenmill.rows.windows import Epoch, Window
+from tokenmill.store.shards import Shard, ShardEntry
+from tokenmill.store.token_sets import TokenSet
+
+GAP = 1 << 16  # tokens between two documents that are still read ahead together
+
+
+class EpochDocuments(NamedTuple):
+    """What an epoch goes over: the set as it was then, its shards, and the epoch's windows."""
+
+    token_set: TokenSet
+    entries: list[ShardEntry]
+    tokens: np.ndarray  # of each shard
+    windows: Epoch
+
+
+class WindowTexts(NamedTuple):
+    """What a window's rows are made from: documents, or slices if the packing does not pack these.
+
+    `shard` is the place of each one's shard among `shards`, and `begin` its first token there.
+    """
+
+    content: Content
+    shards: list[Shard]
+    shard: np.ndarray
+    begin: np.ndarray
+    end: np.ndarray
+
+    def read_ahead(self) -> None:
+        """Asks the kernel to read these texts, with what is between those that are close."""
+        if not len(self.begin):
+            return
+        is_far = self.begin[1:] - self.end[:-1] > GAP
+        is_back = self.begin[1:] < self.begin[:-1]
+        is_last = np.append((self.shard[1:] != self.shard[:-1]) | is_far | is_back, True)
+        is_first = np.append(True, is_last[:-1])
+        columns = (self.shard[is_first], self.begin[is_first], self.end[is_last])
+        for number, begin, end in zip(*(column.tolist() for column in columns), strict=True):
+            self.shards[number].read_ahead(begin, end)
+
+
+class _Located(NamedTuple):
+    """Documents of a shard: its number in the split, and their first tokens and lengths."""
+
+    number: int
+    begin: np.ndarray
+    length: np.ndarray
+
+
+def open_window(
+    documents: EpochDocuments,
+    window: int,
+    packing: Packing,
+    held: Mapping[ShardEntry, Shard],
+    row_len: int | None,
+) -> WindowTexts:
+    """The texts of a window. `held` are shards that are open already.
+
+    `row_len` is that of the shortest rows that crop conversations; None if none are cropped.
+    """
+    slices = documents.windows.window(window)
+    entries = documents.entries
+    # a small view has empty windows; they have a shard too
+    numbers = np.unique(slices.shard).tolist() or [*range(len(entries))][:1]
+    documents.token_set.fetch([entries[number] for number in numbers])
+    shards = {}
+    for number in numbers:
+        entry = entries[number]
+        shards[number] = held.get(entry) or documents.token_set.open(entry)
+        shards[number].expect_random_reads()
+    opened = [*shards.values()]
+    if not packing.packs_documents:
+        content = Content(np.zeros(0, np.int64), slices, documents.tokens)
+        shard = np.searchsorted(numbers, slices.shard)
+        return WindowTexts(content, opened, shard, slices.begin, slices.end)
+    if slices.copies is None:
+        located = _located(slices, shards)
+    else:
+        located = _located_in_view(documents, slices, slices.copies, shards)
+    counts = [len(one_shard.begin) for one_shard in located]
+    shard_number = np.repeat(
+        np.array([one_shard.number for one_shard in located], np.int64), counts
+    )
+    shard = np.searchsorted(numbers, shard_number)
+    empty = np.zeros(0, np.int64)
+    begin = np.concatenate([empty, *(one_shard.begin for one_shard in located)])
+    length = np.concatenate([empty, *(one_shard.length for one_shard in located)])
+    content = Content(length, slices, documents.tokens)
+    if packing.keep_whole:
+        targets = first_targets(opened, shard, begin, length, row_len)
+        content = content._replace(first_target=targets)
+    return WindowTexts(content, opened, shard, begin, begin + length)
+
+
+def _located(slices: Window, shards: Mapping[int, Shard]) -> list[_Located]:
+    """The documents that begin in each slice."""
+    located = []
+    columns = (slices.shard, slices.begin, slices.end)
+    for number, begin, end in zip(*(column.tolist() for column in columns), strict=True):
+        shard = shards[number]
+        first, last = shard.documents_between(begin, end)
+        begins = shard.offsets[first:last].astype(np.int64)
+        located.append(_Located(number, begins, shard.lengths_of(first, last)))
+    return located
+
+
+def _located_in_view(
+    documents: EpochDocuments,
+    slices: Window,
+    copies: Sequence[np.ndarray],
+    shards: Mapping[int, Shard],
+) -> list[_Located]:
+    """The documents of a view's slices: in slice i, those that count more than its copy."""
+    view = documents.token_set.view
+    assert view is not None, "slices with copies are a view's"
+    by_shard: dict[int, list[np.ndarray]] = {}
+    columns = (slices.shard, *copies)
+    for number, first, last, copy in zip(*(column.tolist() for column in columns), strict=True):
+        counts = view.repeats_of(documents.entries[number])[first:last]
+        by_shard.setdefault(number, []).append(first + np.flatnonzero(counts > copy))
+    located = []
+    for number in sorted(by_shard):
+        in_shard = np.sort(np.concatenate(by_shard[number]))
+        located.append(_Located(number, *shards[number].spans_of(in_shard)))
+    return located
