@@ -11,9 +11,9 @@ from math import ceil
 from pathlib import Path
 
 from tokenmill.addresses import has_scheme
-from tokenmill.chat.chat_encoder import Renderer
 from tokenmill.chat.conversations import texts_of_row
-from tokenmill.chat.templates import find_chat_rule, with_rule
+from tokenmill.chat.find_rule import find_chat_rule, with_rule
+from tokenmill.chat.renderer import Renderer
 from tokenmill.prepare.config import PrepareConfig
 from tokenmill.prepare.fetching import fetch_files
 from tokenmill.text.documents import read_unit
@@ -21,7 +21,8 @@ from tokenmill.text.formats import ReadOptions
 from tokenmill.text.plan import plan, shard_size
 from tokenmill.text.source_file import SourceFile
 from tokenmill.tokenize.load import load_any
-from tokenmill.tokenize.tokenizer import Tokenizer, train_tokenizer
+from tokenmill.tokenize.tokenizer import Tokenizer
+from tokenmill.tokenize.train import train_tokenizer
 
 TRAIN_TEXT_BYTES = 1 << 30  # that train:N reads, at most
 
@@ -42,9 +43,11 @@ def find_tokenizer(
         )
         if config.dry_run and not path.exists():
             return None
-        tokenizer = _trained(path, config.train_size, config, files, say).framed(config.bos_token)
+        tokenizer = _trained(path, config.train_size, config, files, say).with_ends(
+            config.bos_token
+        )
     if config.chat is None:
-        return tokenizer.framed(eot_token=config.eot_token)
+        return tokenizer.with_ends(eot_token=config.eot_token)
     say(f"tokenizer: {config.tokenizer_name}{', by default' * (config.tokenizer is None)}")
     found = with_rule(tokenizer, find_chat_rule(config.chat, config.loss))
     Renderer(found)  # ValueError if it lacks what the rule needs, or the template is not valid
