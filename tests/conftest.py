@@ -92,7 +92,7 @@ def tokenizer() -> "Tokenizer":
     """A byte-level BPE of 400 tokens with nanochat's pattern and special tokens."""
     from making import make_text
 
-    from tokenmill.tokenize.tokenizer import train_tokenizer
+    from tokenmill.tokenize.train import train_tokenizer
 
     return train_tokenizer(make_text(documents=200, seed=0), 400, "bpe400")
 

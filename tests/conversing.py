@@ -3,8 +3,8 @@
 import random
 
 from tokenmill import Tokenizer
-from tokenmill.chat.chat_encoder import Renderer
 from tokenmill.chat.conversations import read_conversation
+from tokenmill.chat.renderer import Renderer
 
 TEXTS = (
     "Hi",
@@ -106,7 +106,7 @@ def slow_encode(tokenizer: Tokenizer, row: dict) -> tuple[list[int], list[bool]]
     for stretch in Renderer(tokenizer).render(read_conversation(row)):
         if stretch.is_special:
             ids.append(tokenizer.special_tokens[stretch.text])
-            mask.append(bool(stretch.learned))
+            mask.append(bool(stretch.in_loss))
             continue
         at = 0
         for id in tokenizer.encode(stretch.text).tolist():
@@ -114,6 +114,6 @@ def slow_encode(tokenizer: Tokenizer, row: dict) -> tuple[list[int], list[bool]]
                 stretch.text.encode()[:at].decode("utf-8", "ignore")
             )  # the character that it begins in
             ids.append(id)
-            mask.append(any(a <= first < b for a, b in stretch.learned))
+            mask.append(any(a <= first < b for a, b in stretch.in_loss))
             at += len(tokenizer.token(id))
     return ids, mask

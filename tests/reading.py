@@ -3,7 +3,7 @@
 from collections import Counter
 from pathlib import Path
 
-from tokenmill.text.documents import Documents, read_unit
+from tokenmill.text.documents import DocumentBatch, read_unit
 from tokenmill.text.formats import ReadOptions
 from tokenmill.text.plan import Unit, plan
 from tokenmill.text.source_file import SourceFile
@@ -12,15 +12,17 @@ EVERYTHING = 1 << 40
 BY_DEFAULT = ReadOptions()
 
 
-def source_file(path: Path, validates: float = 0.0) -> SourceFile:
-    return SourceFile(path.name, str(path), path.stat().st_size, validates)
+def source_file(path: Path, val_share: float = 0.0) -> SourceFile:
+    return SourceFile(path.name, str(path), path.stat().st_size, val_share)
 
 
 def units_of(path: Path, options: ReadOptions = BY_DEFAULT, size: int = EVERYTHING) -> list[Unit]:
     return plan([source_file(path)], options, size)
 
 
-def read(path: Path, options: ReadOptions = BY_DEFAULT, size: int = EVERYTHING) -> list[Documents]:
+def read(
+    path: Path, options: ReadOptions = BY_DEFAULT, size: int = EVERYTHING
+) -> list[DocumentBatch]:
     return [
         documents
         for unit in units_of(path, options, size)

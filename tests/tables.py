@@ -12,7 +12,7 @@ patterns match in any case. A sample of every shard is proven too.
 import numpy as np
 import pyarrow as pa
 
-from tokenmill.tokenize import gigatoken, patterns
+from tokenmill.tokenize import gigatoken, patterns, referred
 from tokenmill.tokenize.codepoints import CodePoints, differing_documents
 from tokenmill.tokenize.encoder import reference
 from tokenmill.tokenize.patterns import NANOCHAT_PATTERN
@@ -21,7 +21,7 @@ from tokenmill.tokenize.tokenizer import Tokenizer
 CONTEXTS = ("a{}", "A{}", "1{}", "!{}", " {}", "{}a", "{}A")
 CONTRACTIONS = ("'{}", "'{}l", "'l{}", "'{}e", "'r{}", "'v{}")
 CONTRACTED = set("sdmtlver")
-SHIPPED = [code for first, last in gigatoken.DIFFERING for code in range(first, last + 1)]
+SHIPPED = [code for first, last in referred.DIFFERING for code in range(first, last + 1)]
 
 
 def join_showing_ranks() -> dict[bytes, int]:

@@ -30,7 +30,7 @@ import warm
 from making import ROOT, make_text, run_prepare, tree, write_parquet
 
 from tokenmill import cli
-from tokenmill.tokenize.tokenizer import train_tokenizer
+from tokenmill.tokenize.train import train_tokenizer
 
 FIRST, CASES, SEED = (
     int(os.environ.get(name, least)) for name, least in (("FIRST", 0), ("CASES", 30), ("SEED", 16))

@@ -13,8 +13,8 @@ from making import make_text, make_token_set, write_parquet
 
 from tokenmill import Mixture, PrepareConfig, RowLoader, TokenSet, prepare
 from tokenmill.chat.conversations import read_conversation
+from tokenmill.chat.find_rule import find_chat_rule
 from tokenmill.chat.nanochat_turns import nanochat_segments
-from tokenmill.chat.templates import find_chat_rule
 from tokenmill.checks import bytes_of
 from tokenmill.exchange.indexed_files import HEADER, MAGIC, read_megatron, read_parquet
 from tokenmill.feed.forecast import forecast

@@ -11,8 +11,10 @@ from conversing import CHATML, REWRITING, TEXTS, random_messages, slow_encode
 from json_kinds import KINDS
 from making import make_text
 
-from tokenmill.chat.chat_encoder import ChatEncoder, Renderer
-from tokenmill.chat.templates import JinjaTemplate, with_rule
+from tokenmill.chat.chat_encoder import ChatEncoder
+from tokenmill.chat.find_rule import with_rule
+from tokenmill.chat.renderer import Renderer
+from tokenmill.chat.templates import JinjaTemplate
 from tokenmill.tokenize.chat_rule import ChatRule
 from tokenmill.tokenize.encoder import Encoder
 from tokenmill.tokenize.huggingface import HuggingFace

@@ -12,9 +12,12 @@ from conversing import CHATML, MARKED, REWRITING, SPECIAL, TOOLS, assistant, cal
 from making import some_slow
 from tokenizers.pre_tokenizers import ByteLevel, Sequence, Split, WhitespaceSplit
 
-from tokenmill.chat.chat_encoder import ChatEncoder, Renderer, changes_texts
-from tokenmill.chat.conversations import BrokenConversation, CannotMask, read_conversation
-from tokenmill.chat.templates import JinjaTemplate, find_chat_rule, with_rule
+from tokenmill.chat.chat_encoder import ChatEncoder
+from tokenmill.chat.conversations import CannotMask, read_conversation
+from tokenmill.chat.find_rule import find_chat_rule, with_rule
+from tokenmill.chat.message import BrokenConversation
+from tokenmill.chat.renderer import Renderer, changes_texts
+from tokenmill.chat.templates import JinjaTemplate
 from tokenmill.chat.turns import TurnFinder
 from tokenmill.prepare.config import PrepareConfig
 from tokenmill.text.formats import ReadOptions
@@ -305,6 +308,14 @@ BROKEN = [
     (
         {"prompt": {"a": 1}, "completion": "b"},
         "expected a prompt and a completion of text, or lists of messages",
+    ),
+    (
+        {"prompt": 5, "completion": "b"},
+        "expected a prompt and a completion of text, or lists of messages",
+    ),
+    (
+        {"input_ids": [5, 6], "loss_mask": [0, 1], "attention_mask": 1},
+        "expected attention_mask, a list of numbers",
     ),
     (
         {"messages": [user("q")], "chat_template_kwargs": {"a": 1}},

@@ -19,7 +19,7 @@ from making_views import make_view
 from rich.console import Console
 
 from tokenmill import RowLoader, Tokenizer, TokenSet, cli
-from tokenmill.chat.templates import with_rule
+from tokenmill.chat.find_rule import with_rule
 from tokenmill.look.report_text import left_out
 from tokenmill.look.show import Show, show
 from tokenmill.look.verify import verify

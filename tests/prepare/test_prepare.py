@@ -15,7 +15,8 @@ import pytest
 from making import ROOT, make_text, run_prepare, tree, write_parquet
 
 from tokenmill.store.token_sets import TokenSet
-from tokenmill.tokenize.tokenizer import Tokenizer, train_tokenizer
+from tokenmill.tokenize.tokenizer import Tokenizer
+from tokenmill.tokenize.train import train_tokenizer
 
 
 def prepare(source, tokenizer_json, cwd, *flags, **more):

@@ -2,22 +2,21 @@
 
 import json
 import re
-from types import SimpleNamespace
 
 import pytest
 from making import make_text, read_manifest, run_prepare, write_parquet
 
 from tokenmill import Documents
-from tokenmill.prepare.validation import divide, find_rule
 from tokenmill.text.source_file import SourceFile
+from tokenmill.text.validation import asked_rule, divide, find_rule
 
 
 def divided(sizes, former=None, **config):
-    """(validates of each file, what was said) for files of these names and sizes."""
+    """(the share of each file that validates, what was said) for files of these names and sizes."""
     files = [SourceFile(name, f"/{name}", size) for name, size in sorted(sizes.items())]
-    asked = SimpleNamespace(**({"val_file": None, "val_fraction": None} | config))
+    asked = asked_rule(config.get("val_file"), config.get("val_fraction"))
     found, said = divide(files, find_rule(asked, files, former, "web"))
-    return {file.name: file.validates for file in found}, said
+    return {file.name: file.val_share for file in found}, said
 
 
 MANY = {f"{n}.jsonl": 9 << 20 for n in range(3)}

@@ -136,6 +136,17 @@ def test_conversations_become_json_and_their_rows_are_known(write, tmp_path):
     assert "codec can't decode" in reason, "it is told as a broken conversation"
 
 
+def test_a_map_with_a_key_twice_breaks_its_row_alone(tmp_path):
+    arguments = pa.array(
+        [[("a", "b")], [("a", "b"), ("a", "c")]], pa.map_(pa.string(), pa.string())
+    )
+    table = pa.table({"messages": ["one", "two"], "tools": arguments})
+    path = write_arrow(tmp_path / "a.arrow", table)
+    first, second = map(json.loads, texts_of(path, ReadOptions(conversations=True)))
+    assert first == {"messages": "one", "tools": {"a": "b"}}
+    assert list(second.values()) == ["a map has a key twice"]
+
+
 def test_damage_is_an_error_that_names_the_file(tmp_path):
     path = write_parquet(tmp_path / "a.parquet", make_text(documents=300, seed=0))
     whole = path.read_bytes()

@@ -3,7 +3,7 @@
 import pytest
 
 from tokenmill.text.formats import format_of, stem_of
-from tokenmill.text.source_file import SourceFile
+from tokenmill.text.source_file import SourceFile, naming_file
 
 
 @pytest.mark.parametrize(
@@ -28,3 +28,12 @@ def test_a_name_says_the_format(name, format, compression, stem):
     entry = format_of(name)
     assert (entry.name if entry else None, stem_of(name)) == (format, stem)
     assert SourceFile(name, "/a", 1).compression == compression
+
+
+def test_a_file_that_is_gone_is_no_lack_of_memory():
+    class Gone(FileNotFoundError):
+        """As the libraries of buckets raise."""
+
+    naming = naming_file(SourceFile("a.jsonl", "/a.jsonl", 1))
+    with pytest.raises(FileNotFoundError, match="no such file any more"), naming:
+        raise Gone("a")

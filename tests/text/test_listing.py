@@ -4,6 +4,7 @@ import os
 import shlex
 import socket
 
+import fsspec
 import pytest
 from making import write_parquet
 
@@ -42,6 +43,16 @@ def test_files_of_a_folder_a_glob_and_a_url_come_in_name_order(tmp_path, monkeyp
         14,
         True,
     )
+
+
+def test_a_glob_at_a_url_names_its_files():
+    fs = fsspec.filesystem("memory")
+    for name in ("a.jsonl", "b.jsonl", "c.txt", "sub/d.jsonl"):
+        fs.pipe(f"/corpus-of-globs/{name}", b'{"text": "a"}\n')
+    assert names_of("memory://corpus-of-globs/*.jsonl") == ["a.jsonl", "b.jsonl"]
+    assert names_of("memory://corpus-of-globs/**/*.jsonl") == ["a.jsonl", "b.jsonl", "sub/d.jsonl"]
+    with pytest.raises(FileNotFoundError, match="found no file"):
+        list_sources(["memory://corpus-of-globs/*.parquet"])
 
 
 def test_links_are_followed_and_what_several_names_lead_to_is_read_once(tmp_path):

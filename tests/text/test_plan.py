@@ -33,7 +33,7 @@ def test_every_part_of_every_file_is_in_one_unit(files, size, separator):
         assert [(other.k, other.n) for other in units if other.files == unit.files] == [
             (k, unit.n) for k in range(unit.n)
         ]
-        assert len({file.validates for file in unit.files}) == 1
+        assert len({file.val_share for file in unit.files}) == 1
         whole = (
             unit.files[0].format.name in ("csv", "txt" if separator is None else "")
             or unit.files[0].compression

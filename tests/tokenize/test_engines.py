@@ -15,7 +15,7 @@ from making import make_text, run_prepare, tree
 from tables import SHIPPED, as_ranges, differing_code_points
 
 from tokenmill.tokenize import encoder as encoders
-from tokenmill.tokenize import gigatoken, patterns
+from tokenmill.tokenize import gigatoken, patterns, referred
 from tokenmill.tokenize.codepoints import CodePoints
 from tokenmill.tokenize.encoder import Encoder, choose_encoder
 from tokenmill.tokenize.patterns import CL100K_PATTERN, GPT2_PATTERN
@@ -107,7 +107,7 @@ def test_numbers_are_those_of_both_unicodes():
 
 
 def test_documents_with_a_code_point_of_the_table_go_to_tiktoken(encoder):
-    first = gigatoken.DIFFERING[0][0]
+    first = referred.DIFFERING[0][0]
     assert encoder.encode(documents(["plain", f"x{chr(first)}", "水 é", chr(first)]))[2] == 2
 
 
@@ -121,7 +121,7 @@ def test_the_shipped_table_is_what_the_engines_differ_in(pattern):
     """o200k's pattern, which asks for cases and marks, shows all of them; of others, each sixth code point is tried."""
     found = differing_code_points(pattern, PLANES if pattern == PATTERNS[-1] else PLANES[::6])
     assert found == SHIPPED if pattern == PATTERNS[-1] else set(found) <= set(SHIPPED)
-    assert as_ranges(SHIPPED) == gigatoken.DIFFERING
+    assert as_ranges(SHIPPED) == referred.DIFFERING
 
 
 def test_the_patterns_are_tiktoken_s_own(monkeypatch):
@@ -191,9 +191,9 @@ def test_a_package_that_is_missing_or_another_version_is_not_used(
     assert engine == "tiktoken"
     assert re.search(reason, why)
     with pytest.raises(
-        ValueError, match=f"--engine {name}: {reason}; use --engine auto or tiktoken"
+        ValueError, match=f"--engine gigatoken: {reason}; use --engine auto or tiktoken"
     ):
-        choose_engine(name, tokenizer)
+        choose_engine("gigatoken", tokenizer)
 
 
 def test_special_tokens_at_id_0_and_holes_cost_no_engine(tokenizer):

@@ -310,9 +310,9 @@ def test_a_bos_that_is_not_special_is_part_of_the_fingerprint(tmp_path):
         load_any(str(tmp_path / "tokenizer.json")),
         load_any(str(tmp_path / "tokenizer.json"), "<s>"),
     )
-    assert (other.bos_token, other.framed("<s>").bos_token) == ("<X>", "<s>")
-    assert other.framed("<s>").encode("a<X>b").tolist() != ours.encode("a<X>b").tolist()
-    assert other.framed("<s>").fingerprint != ours.fingerprint
+    assert (other.bos_token, other.with_ends("<s>").bos_token) == ("<X>", "<s>")
+    assert other.with_ends("<s>").encode("a<X>b").tolist() != ours.encode("a<X>b").tolist()
+    assert other.with_ends("<s>").fingerprint != ours.fingerprint
 
 
 def test_the_ids_of_a_saved_tokenizer_are_those_of_this_release_or_an_error(tmp_path):

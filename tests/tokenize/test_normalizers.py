@@ -14,11 +14,11 @@ from tables import join_showing_ranks
 from tokenizers import Regex, decoders, models, normalizers, pre_tokenizers
 
 from tokenmill.tokenize import gigatoken
-from tokenmill.tokenize.codepoints import random_texts
 from tokenmill.tokenize.encoder import choose_encoder
-from tokenmill.tokenize.huggingface import BYTE_OF
 from tokenmill.tokenize.load import load_foreign
 from tokenmill.tokenize.patterns import LLAMA3_PATTERN, QWEN2_PATTERN
+from tokenmill.tokenize.proof_texts import random_texts
+from tokenmill.tokenize.spelling import BYTE_OF
 
 PATTERN_OF = {"llama3": LLAMA3_PATTERN, "qwen2": QWEN2_PATTERN}
 CHARACTER_OF = {byte: character for character, byte in BYTE_OF.items()}

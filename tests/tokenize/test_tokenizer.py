@@ -11,7 +11,9 @@ from making import make_text
 from reading import counts_of, texts_of
 
 from tokenmill.text.documents import MOST_SPACES
-from tokenmill.tokenize.tokenizer import Tokenizer, load_tokenizer, train_tokenizer
+from tokenmill.tokenize.load import load_any
+from tokenmill.tokenize.tokenizer import Tokenizer, load_tokenizer
+from tokenmill.tokenize.train import train_tokenizer
 
 
 def tiktoken_ids(tokenizer, text):
@@ -106,6 +108,12 @@ def test_training_gives_the_tokens_asked_for_special_ones_among_them_and_the_sam
 def test_a_vocabulary_that_cannot_be_trained_is_refused(size, message):
     with pytest.raises(ValueError, match=message):
         train_tokenizer(["ab ab abc"], size, "t")
+
+
+def test_a_file_below_the_home_folder_is_found(tokenizer, tmp_path, monkeypatch):
+    tokenizer.save(tmp_path / "t.json")
+    monkeypatch.setenv("HOME", str(tmp_path))
+    assert load_any("~/t.json") == tokenizer
 
 
 def test_an_unknown_tokenizer_lists_the_known():

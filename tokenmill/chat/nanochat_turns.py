@@ -1,90 +1,94 @@
-"""nanochat's rendering of a conversation: `RustBPETokenizer.render_conversation` of nanochat/tokenizer.py.
+"""nanochat's rendering of a conversation: `render_conversation` of nanochat/tokenizer.py.
 
     <|bos|><|user_start|>Hi<|user_end|><|assistant_start|>Hello<|assistant_end|>
-                                                          ^^^^^^^^^^^^^^^^^^^^^ learned
+                                                          ^^^^^^^^^^^^^^^^^^^^^^ in the loss
 
-A system message is put before the first user's, with a blank line between them. The assistant's content may be a list
-of parts: text and python are learned, the output of python is not. Every text is tokenized alone.
+A system message is put before the first user's, with a blank line between them. The assistant's
+content may be a list of parts: text and python are in the loss, the output of python is not. Every
+text is tokenized alone.
 """
 
-from typing import NamedTuple
+from collections.abc import Iterator
+from typing import Any
 
-from tokenmill.chat.conversations import (
-    REASONING,
-    BrokenConversation,
-    CannotMask,
-    Conversation,
-    Tokenized,
-)
+from tokenmill.chat.conversations import CannotMask, Conversation
+from tokenmill.chat.message import REASONING, BrokenConversation, Message
+from tokenmill.chat.segments import Segment
 
-KINDS = {
-    "text": "",
-    "python": "python",
-    "python_output": "output",
-}  # of parts, and how their tokens are called
-
-
-class Segment(NamedTuple):
-    """A special token, or text that is tokenized as a whole."""
-
-    text: str
-    is_special: bool
-    # (begin, end) of the characters that are in the loss, ascending
-    learned: tuple[tuple[int, int], ...]
-    known: Tokenized | None = None  # its tokens, if they are known
+# of parts, and how their special tokens are called
+KINDS = {"text": "", "python": "python", "python_output": "output"}
+ROLES = ("user", "assistant")  # that take turns
 
 
 def nanochat_segments(conversation: Conversation, bos_token: str, loss: str) -> list[Segment]:
     """The rendered conversation. Raises BrokenConversation where nanochat would fail."""
-    messages, found = conversation.messages, [Segment(bos_token, True, ())]
-    for what in ("tool_calls", "function_call", *REASONING):
-        if conversation.tools or any(message.get(what) for message in messages):
-            raise CannotMask(
-                f"nanochat's rendering has no place for {'tools' if conversation.tools else what}"
-            )
-    if first := int(messages[0]["role"] == "system"):
-        texts = [message.get("content") for message in messages[:2]]
-        if [one["role"] for one in messages[1:2]] != ["user"] or not all(
-            isinstance(text, str) for text in texts
-        ):
-            raise BrokenConversation(
-                "expected texts of the system and then of the user, as nanochat does"
-            )
-        messages = [messages[1] | {"content": "\n\n".join(map(str, texts))}, *messages[2:]]
-    last = max(
-        (number for number, message in enumerate(messages) if message["role"] == "assistant"),
-        default=-1,
-    )
-
-    def write(text: str, in_loss: bool = False, is_special: bool = True) -> None:
-        if text:
-            found.append(Segment(text, is_special, ((0, len(text)),) if in_loss else ()))
-
+    _require_no_calls(conversation)
+    messages = conversation.messages
+    learned = set(conversation.learned)
+    if messages[0]["role"] == "system":
+        messages = _with_system_first(messages)
+        learned = {number - 1 for number in learned}
+    if loss == "last":
+        answers = [n for n, message in enumerate(messages) if message["role"] == "assistant"]
+        learned.intersection_update(answers[-1:])
+    segments = [Segment(bos_token, is_special=True)]
     for number, message in enumerate(messages):
-        role, content = ("user", "assistant")[number % 2], message.get("content")
-        if message["role"] != role:
-            raise BrokenConversation(
-                f"message {number} is from {message['role']}, and nanochat expects {role}"
-            )
-        if role == "user" and not isinstance(content, str):
-            raise BrokenConversation(
-                f"expected a user's message to be text, as nanochat does, found {content!r:.60}"
-            )
-        is_learned = number + first in conversation.learned and (loss == "all" or number == last)
-        write(f"<|{role}_start|>")
-        for part in (
-            [{"type": "text", "text": content}] if isinstance(content, str) else content or ()
-        ):
-            kind, text = (
-                (part.get("type"), part.get("text")) if isinstance(part, dict) else (None, None)
-            )
-            if not isinstance(text, str) or kind not in KINDS:
-                raise BrokenConversation(
-                    f"a part of type {kind!r}; nanochat knows {', '.join(KINDS)}"
-                )
-            in_loss = is_learned and kind != "python_output"
-            write(f"<|{KINDS[kind]}_start|>" if KINDS[kind] else "", in_loss)
-            write(text, in_loss, is_special=False)
-            write(f"<|{KINDS[kind]}_end|>" if KINDS[kind] else "", in_loss)
-        write(f"<|{role}_end|>", is_learned)
-    return found
+        segments += _turn(message, number, number in learned)
+    return segments
+
+
+def _require_no_calls(conversation: Conversation) -> None:
+    if conversation.tools:
+        raise CannotMask("nanochat's rendering has no place for tools")
+    for key in ("tool_calls", "function_call", *REASONING):
+        if any(message.get(key) for message in conversation.messages):
+            raise CannotMask(f"nanochat's rendering has no place for {key}")
+
+
+def _with_system_first(messages: list[Message]) -> list[Message]:
+    """The messages, with that of the system put before the first user's."""
+    system, *rest = messages
+    texts = [message.get("content") for message in messages[:2]]
+    is_before_user = len(rest) > 0 and rest[0]["role"] == "user"
+    if not is_before_user or not all(isinstance(text, str) for text in texts):
+        raise BrokenConversation(
+            "expected texts of the system and then of the user, as nanochat does"
+        )
+    return [rest[0] | {"content": "\n\n".join(map(str, texts))}, *rest[1:]]
+
+
+def _turn(message: Message, number: int, is_learned: bool) -> Iterator[Segment]:
+    role = ROLES[number % 2]
+    if message["role"] != role:
+        raise BrokenConversation(
+            f"message {number} is from {message['role']}, and nanochat expects {role}"
+        )
+    content = message.get("content")
+    if role == "user" and not isinstance(content, str):
+        raise BrokenConversation(
+            f"expected a user's message to be text, as nanochat does, found {content!r:.60}"
+        )
+    yield Segment(f"<|{role}_start|>", is_special=True)
+    parts = [{"type": "text", "text": content}] if isinstance(content, str) else content
+    for part in parts or ():
+        yield from _part(part, is_learned)
+    yield _special(f"<|{role}_end|>", is_learned)
+
+
+def _part(part: Any, is_learned: bool) -> Iterator[Segment]:
+    kind = part.get("type") if isinstance(part, dict) else None
+    text = part.get("text") if isinstance(part, dict) else None
+    if not isinstance(text, str) or kind not in KINDS:
+        raise BrokenConversation(f"a part of type {kind!r}; nanochat knows {', '.join(KINDS)}")
+    in_loss = is_learned and kind != "python_output"
+    name = KINDS[kind]
+    if name:
+        yield _special(f"<|{name}_start|>", in_loss)
+    if text:
+        yield _special(text, in_loss)._replace(is_special=False)
+    if name:
+        yield _special(f"<|{name}_end|>", in_loss)
+
+
+def _special(text: str, in_loss: bool) -> Segment:
+    return Segment(text, is_special=True, in_loss=((0, len(text)),) if in_loss else ())

@@ -14,9 +14,10 @@ import numpy as np
 
 from tokenmill.prepare.config import PrepareConfig
 from tokenmill.prepare.run import LITTLE_TEXT
-from tokenmill.text.documents import read_unit, text_lengths
+from tokenmill.text.documents import read_unit
 from tokenmill.text.listing import list_sources
 from tokenmill.text.plan import plan, shard_size
+from tokenmill.text.text_arrays import text_lengths
 from tokenmill.tokenize.encoder import Encoder, choose_encoder
 from tokenmill.tokenize.load import load_any
 

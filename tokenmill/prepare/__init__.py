@@ -4,8 +4,7 @@ Comes in: a PrepareConfig. Goes out: a token set's folder, or which units failed
 
     config            what the user asks for; command: `tokenmill prepare`
     run               the whole story: list, decide what validates, plan, make, write the manifest
-    input_files       lists the files to read, and fetches the hub's ahead of the workers
-    validation        decides which files, or documents, validate
+    input_files       lists the files to read; fetching: fetches the hub's ahead of the workers
     choose_tokenizer  finds or trains the tokenizer
     destination       where a set is made: a folder or an address
     estimate          says what is ahead: files to fetch, text to tokenize, space on disks

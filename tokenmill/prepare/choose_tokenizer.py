@@ -11,17 +11,18 @@ from math import ceil
 from pathlib import Path
 
 from tokenmill.addresses import has_scheme
-from tokenmill.chat.chat_encoder import Renderer
 from tokenmill.chat.conversations import texts_of_row
-from tokenmill.chat.templates import find_chat_rule, with_rule
+from tokenmill.chat.find_rule import find_chat_rule, with_rule
+from tokenmill.chat.renderer import Renderer
 from tokenmill.prepare.config import PrepareConfig
+from tokenmill.prepare.fetching import fetch_files
 from tokenmill.text.documents import read_unit
 from tokenmill.text.formats import ReadOptions
-from tokenmill.text.hub import fetch
 from tokenmill.text.plan import plan, shard_size
 from tokenmill.text.source_file import SourceFile
 from tokenmill.tokenize.load import load_any
-from tokenmill.tokenize.tokenizer import Tokenizer, train_tokenizer
+from tokenmill.tokenize.tokenizer import Tokenizer
+from tokenmill.tokenize.train import train_tokenizer
 
 TRAIN_TEXT_BYTES = 1 << 30  # that train:N reads, at most
 
@@ -42,9 +43,11 @@ def find_tokenizer(
         )
         if config.dry_run and not path.exists():
             return None
-        tokenizer = _trained(path, config.train_size, config, files, say).framed(config.bos_token)
+        tokenizer = _trained(path, config.train_size, config, files, say).with_ends(
+            config.bos_token
+        )
     if config.chat is None:
-        return tokenizer.framed(eot_token=config.eot_token)
+        return tokenizer.with_ends(eot_token=config.eot_token)
     say(f"tokenizer: {config.tokenizer_name}{', by default' * (config.tokenizer is None)}")
     found = with_rule(tokenizer, find_chat_rule(config.chat, config.loss))
     Renderer(found)  # ValueError if it lacks what the rule needs, or the template is not valid
@@ -88,18 +91,16 @@ def training_texts(
     than that, batches at even distances.
     """
     units = [
-        unit for unit in plan(files, options, shard_size(files)) if unit.files[0].validates < 1.0
+        unit for unit in plan(files, options, shard_size(files)) if unit.files[0].val_share < 1.0
     ]
     random.Random(0).shuffle(units)
     left = most
     for unit in units:
-        for file in (file for file in unit.files if not file.is_there):
-            say(f"fetching {file.name}, to train on")
-            fetch(file)
+        fetch_files(unit, lambda name: say(f"fetching {name}, to train on"))
         for documents in itertools.islice(
             read_unit(unit, options), 0, None, max(1, ceil(unit.text_bytes / most))
         ):
-            rows = documents.chosen(~documents.validates).texts.to_pylist()
+            rows = documents.chosen(~documents.is_val).texts.to_pylist()
             if options.conversations:
                 rows = [text for row in rows for text in texts_of_row(row, options.messages_column)]
             left -= sum(map(len, rows))

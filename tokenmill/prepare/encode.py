@@ -17,8 +17,9 @@ import pyarrow as pa
 from tokenmill.chat.chat_encoder import ChatEncoder
 from tokenmill.prepare.pool import ForAllError
 from tokenmill.store.columns import MASK, TARGETS
-from tokenmill.text.documents import Documents, text_lengths
+from tokenmill.text.documents import DocumentBatch
 from tokenmill.text.formats import ReadOptions
+from tokenmill.text.text_arrays import text_lengths
 from tokenmill.tokenize.encoder import Encoder, choose_encoder, sample
 from tokenmill.tokenize.tokenizer import Tokenizer
 
@@ -26,17 +27,18 @@ from tokenmill.tokenize.tokenizer import Tokenizer
 class Encoded(NamedTuple):
     """A batch of documents as tokens."""
 
-    documents: list[Documents]  # those that were tokenized
+    documents: list[DocumentBatch]  # those that were tokenized
     tokens: np.ndarray  # (num_tokens,)
     lengths: np.ndarray  # (documents,)
     text_bytes: int
     columns: dict[str, np.ndarray]
     broken: int = 0  # rows that are no conversation
-    # why conversations cannot be masked, and which they are
-    refused: Sequence[tuple[str, Documents, int]] = ()
+    refused: Sequence[
+        tuple[str, DocumentBatch, int]
+    ] = ()  # why conversations cannot be masked, and which they are
 
 
-Encode = Callable[[str, int, list[Documents]], Encoded]
+Encode = Callable[[str, int, list[DocumentBatch]], Encoded]
 
 
 @functools.cache
@@ -60,7 +62,7 @@ def documents_encoder(encoder: Encoder, options: ReadOptions) -> Encode:
     return functools.partial(_conversations, ChatEncoder(encoder, options.messages_column), options)
 
 
-def _texts(encoder: Encoder, name: str, first: int, batch: list[Documents]) -> Encoded:
+def _texts(encoder: Encoder, name: str, first: int, batch: list[DocumentBatch]) -> Encoded:
     texts = pa.concat_arrays([documents.texts for documents in batch])
     tokens, lengths, _ = encoder.encode(texts)
     encoder.prove(texts, tokens, lengths, sample(name, first, len(lengths)))
@@ -68,7 +70,7 @@ def _texts(encoder: Encoder, name: str, first: int, batch: list[Documents]) -> E
 
 
 def _conversations(
-    chat: ChatEncoder, options: ReadOptions, name: str, first: int, batch: list[Documents]
+    chat: ChatEncoder, options: ReadOptions, name: str, first: int, batch: list[DocumentBatch]
 ) -> Encoded:
     rows = pa.concat_arrays([documents.texts for documents in batch])
     ends = np.cumsum([0, *(len(documents.texts) for documents in batch)])

@@ -16,14 +16,14 @@ from typing import Any
 import pyarrow as pa
 
 from tokenmill.prepare.encode import Encoded, documents_encoder, encoder_of
+from tokenmill.prepare.fetching import fetch_files
 from tokenmill.prepare.made import Types, Work, add_types, facts_of, made
 from tokenmill.store.columns import MASK, META, TARGETS
 from tokenmill.store.schema import LEFT_OUT_COUNTS, dtype_name
 from tokenmill.store.shard_writer import ShardWriter
 from tokenmill.store.shards import SPLITS, Split
-from tokenmill.text.documents import LEFT_OUT, Documents, read_unit
+from tokenmill.text.documents import LEFT_OUT, DocumentBatch, read_unit
 from tokenmill.text.formats import BATCH_BYTES
-from tokenmill.text.hub import fetch
 from tokenmill.text.plan import Unit
 from tokenmill.text.source_file import changed
 from tokenmill.tokenize.encoder import Encoder
@@ -41,8 +41,7 @@ def make(work: Work, unit: Unit, report: Report) -> dict[str, Any]:
     """
     encoder, said = encoder_of(work.destination.folder / "tokenizer.json", work.engine)
     report(said)
-    for file in unit.files:
-        fetch(file)
+    fetch_files(unit)
     stamps = [file.stamp() for file in unit.files]
     with work.destination.making() as folder, contextlib.ExitStack() as stack:
         maker = _Maker(unit, work, encoder, folder, stack, report)
@@ -92,7 +91,7 @@ class _Maker:
         self._latest: dict[Split, _Shard] = {}
         self._counts = [Counter[str]() for _ in unit.files]  # what was left out of each
         self._types: Types = {}
-        self._first: Split = "val" if unit.files[0].validates == 1.0 else "train"
+        self._first: Split = "val" if unit.files[0].val_share == 1.0 else "train"
         self._begin(self._first)
 
     def _begin(self, split: Split) -> None:
@@ -107,18 +106,18 @@ class _Maker:
         self._latest[split] = _Shard(self._stack.enter_context(writer), split)
         self.shards.append(self._latest[split])
 
-    def write(self, batch: list[Documents]) -> None:
+    def write(self, batch: list[DocumentBatch]) -> None:
         """Writes documents to the shards of their splits."""
         for documents in batch:
             self._counts[documents.file].update(documents.counts)
             if len(documents.texts):
                 add_types(self._types, documents.types, self.unit.files[documents.file].name)
         for split in SPLITS:
-            some = [one.chosen(one.validates == (split == "val")) for one in batch]
+            some = [one.chosen(one.is_val == (split == "val")) for one in batch]
             if some := [one for one in some if len(one.texts)]:
                 self._write(split, some)
 
-    def _write(self, split: Split, batch: list[Documents]) -> None:
+    def _write(self, split: Split, batch: list[DocumentBatch]) -> None:
         most = ROOM * self.work.shard_text_bytes
         if split not in self._latest or (
             self.unit.n == 1 and self._latest[split].text_bytes >= most
@@ -199,9 +198,9 @@ class _Shard:
         return self.writer.finish(record | more)
 
 
-def _gathered(stream: Iterator[Documents]) -> Iterator[list[Documents]]:
+def _gathered(stream: Iterator[DocumentBatch]) -> Iterator[list[DocumentBatch]]:
     """Batches of documents, a few MB in each, so that an engine is called once for many small files."""
-    held: list[Documents] = []
+    held: list[DocumentBatch] = []
     size = 0
     for documents in stream:
         held.append(documents)

@@ -4,13 +4,14 @@
     "a text with a comma, and
     a second line",5
 
-Whether a line break ends a record is only known from the file's beginning, so one worker reads a whole file, with the
-standard library's parser. Cells are texts.
+Whether a line break ends a record is only known from the file's beginning, so one worker reads a
+whole file, with the standard library's parser. Cells are texts.
 """
 
 import csv
 import io
 from collections.abc import Iterator
+from typing import NamedTuple
 
 import pyarrow as pa
 
@@ -18,6 +19,15 @@ from tokenmill.text.formats import BATCH_BYTES, ReadOptions, Rows
 from tokenmill.text.source_file import SourceFile
 
 LONGEST_CELL = 1 << 27  # bytes; a longer one lacks a quote
+
+Record = list[str]
+
+
+class Columns(NamedTuple):
+    """The numbers of the columns that are read."""
+
+    texts: list[int]
+    kept: dict[str, int | None]  # by name; None for one that the file lacks
 
 
 def read(file: SourceFile, k: int, n: int, options: ReadOptions) -> Iterator[Rows]:
@@ -30,69 +40,74 @@ def read(file: SourceFile, k: int, n: int, options: ReadOptions) -> Iterator[Row
     stream, raw = file.open_text()
     with raw:
         text = io.TextIOWrapper(stream, "utf-8-sig", errors="surrogateescape", newline="")
-        records, read, broken = csv.reader(text, strict=True), 0, 0
-        held: list[list[str]] = []
+        reader = csv.reader(text, strict=True)
+        position = 0  # in the file, of what is not yielded
+        broken = 0
+        size = 0
+        records: list[Record] = []
         try:
-            header = next(records, [])
-            texts, kept = _columns(file, header, options)
-            size = 0
-            for record in records:
-                if len(record) != len(header):
-                    if record and not options.skip_broken:
-                        raise ValueError(
-                            f"{file.shown}: line {records.line_num:,}: expected {len(header)} cells, as the header "
-                            f"has, found {len(record)} in {','.join(record)[:60]!r}; fix it, or leave such records out "
-                            "by --skip-broken"
-                        )
-                    broken += bool(record)
+            header = next(reader, [])
+            columns = _columns(file, header, options)
+            for record in reader:
+                if not record:  # a blank line
                     continue
-                held.append(record)
+                if len(record) != len(header):
+                    if not options.skip_broken:
+                        cells = ",".join(record)[:60]
+                        raise ValueError(
+                            f"{file.shown}: line {reader.line_num:,}: expected {len(header)} "
+                            f"cells, as the header has, found {len(record)} in {cells!r}; fix it, "
+                            "or leave such records out by --skip-broken"
+                        )
+                    broken += 1
+                    continue
+                records.append(record)
                 size += sum(map(len, record))
                 if size > BATCH_BYTES:
-                    at = raw.tell()
-                    yield _rows(held, texts, kept, at - read, broken)
-                    held, size, read, broken = [], 0, at, 0
+                    reached = raw.tell()
+                    yield _rows(records, columns, reached - position, broken)
+                    position = reached
+                    broken = 0
+                    size = 0
+                    records = []
         except csv.Error as error:
             raise ValueError(
-                f"{file.shown}: line {records.line_num:,}: expected quotes around whole cells, and quotes within them "
-                f"doubled ({error}); write the file again, as pandas' to_csv does"
+                f"{file.shown}: line {reader.line_num:,}: expected quotes around whole cells, and "
+                f"quotes within them doubled ({error}); write the file again, as pandas' to_csv "
+                "does"
             ) from error
-        yield _rows(held, texts, kept, file.bytes - read, broken)
+        yield _rows(records, columns, file.bytes - position, broken)
 
 
-def _columns(
-    file: SourceFile, header: list[str], options: ReadOptions
-) -> tuple[list[int], dict[str, int | None]]:
-    """The numbers of the columns with text, and of those to keep. ValueError if one is not there once."""
+def _columns(file: SourceFile, header: Record, options: ReadOptions) -> Columns:
+    """What is read. ValueError if a column with text, or one to keep, is not there once."""
     texts = options.text_columns(header)
     for name in (*texts, *options.required):
-        if header.count(name) != 1:
-            found = (
-                f"{header.count(name)} of them"
-                if name in header
-                else f"columns {', '.join(header)[:200] or 'none'}"
-            )
-            flag = "--text-column" if name in texts else "--keep-columns"
-            raise ValueError(
-                f"{file.shown}: expected one column {name!r}, found {found}; name another by {flag}"
-            )
-    kept = {name: header.index(name) if name in header else None for name in options.kept}
-    return [header.index(name) for name in texts], kept
-
-
-def _rows(
-    records: list[list[str]], texts: list[int], kept: dict[str, int | None], read: int, broken: int
-) -> Rows:
-    cells = [
-        pa.array([record[i].encode("utf-8", "surrogateescape") for record in records], pa.binary())
-        for i in texts
-    ]
-    columns = {}
-    for name, i in kept.items():
-        found = [
-            b"" if i is None else record[i].encode("utf-8", "surrogateescape") for record in records
-        ]
-        columns[name] = pa.array(
-            [cell.decode("utf-8", "replace") or None for cell in found], pa.string()
+        count = header.count(name)
+        if count == 1:
+            continue
+        columns = ", ".join(header)[:200] or "none"
+        there = f"{count} of them" if count else f"columns {columns}"
+        flag = "--text-column" if name in texts else "--keep-columns"
+        raise ValueError(
+            f"{file.shown}: expected one column {name!r}, found {there}; name another by {flag}"
         )
-    return Rows(cells, columns, read, broken=broken)
+    kept = {name: header.index(name) if name in header else None for name in options.kept}
+    return Columns([header.index(name) for name in texts], kept)
+
+
+def _rows(records: list[Record], columns: Columns, bytes_read: int, broken: int) -> Rows:
+    texts = [pa.array(_cells(records, column), pa.binary()) for column in columns.texts]
+    kept = {}
+    for name, column in columns.kept.items():
+        if column is None:
+            kept[name] = pa.nulls(len(records), pa.string())
+            continue
+        cells = [cell.decode("utf-8", "replace") or None for cell in _cells(records, column)]
+        kept[name] = pa.array(cells, pa.string())
+    return Rows(texts, kept, bytes_read, broken=broken)
+
+
+def _cells(records: list[Record], column: int) -> list[bytes]:
+    """The cells of a column, as bytes that may not be UTF-8."""
+    return [record[column].encode("utf-8", "surrogateescape") for record in records]

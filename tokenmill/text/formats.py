@@ -1,4 +1,4 @@
-"""The formats of source files: a file's name says which format it has, and whether it is compressed as a whole.
+"""The formats of source files: the name says the format, and whether the file is compressed.
 
 format_of("web/a.jsonl.gz").name          "jsonl"
 format_of("LICENSE")                      None
@@ -19,18 +19,14 @@ MAX_DOCUMENT_BYTES = 16 << 20  # longer than any book
 MESSAGES_COLUMNS = ("messages", "conversations", "conversation")
 MASK_COLUMNS = ("loss_mask", "assistant_masks", "completion_mask", "labels")
 UNREADABLE = "tokenmill: unreadable"  # the key of why a row of Arrow is no JSON
-BESIDE = (
-    "system",
-    "tools",
-    "chat_template_kwargs",
-    "attention_mask",
-)  # columns beside the messages or ids
+BESIDE = ("system", "tools", "chat_template_kwargs", "attention_mask")  # the messages or ids
+IDS_COLUMN = "input_ids"
 CONVERSATION_COLUMNS = (
     *MESSAGES_COLUMNS,
     *BESIDE,
     "prompt",
     "completion",
-    "input_ids",
+    IDS_COLUMN,
     *MASK_COLUMNS,
 )
 
@@ -39,7 +35,7 @@ CONVERSATION_COLUMNS = (
 class ReadOptions:
     """How to find the documents in a file."""
 
-    # or doc.text, a field of a struct; or title,text: several, joined by a blank line
+    # a column; or doc.text, a field of a struct; or title,text: several, joined by a blank line
     text_column: str = "text"
     # between documents of a text file; None: a file is one document
     document_separator: str | None = None
@@ -63,25 +59,22 @@ class ReadOptions:
 
     def text_columns(self, known: Collection[str]) -> list[str]:
         """The columns with text; a name with a comma is one column if the file has it."""
-        return [self.text_column] if self.text_column in known else self.text_column.split(",")
+        if self.text_column in known:
+            return [self.text_column]
+        return self.text_column.split(",")
 
     @property
     def conversation_columns(self) -> tuple[str, ...]:
         """The columns that a conversation may be made of."""
-        return (
-            CONVERSATION_COLUMNS
-            if self.messages_column is None
-            else (self.messages_column, *BESIDE)
-        )
+        if self.messages_column is None:
+            return CONVERSATION_COLUMNS
+        return self.messages_column, *BESIDE
 
     def facts(self) -> dict[str, Any]:
         """What the documents depend on, for the record of a shard."""
-        facts = {
-            **vars(self),
-            "keep_columns": list(self.keep_columns),
-            "skip_broken": None,
-            "conversations": None,
-        }
+        facts = dict(vars(self))
+        facts["keep_columns"] = list(self.keep_columns)
+        del facts["skip_broken"], facts["conversations"]
         return {name: value for name, value in facts.items() if value not in (None, [])}
 
 
@@ -105,10 +98,9 @@ class TextFormat:
     name: str
     suffixes: tuple[str, ...]  # in lower case
     reader: str  # the module and function of text/ that read part k of n of a file, as Rows
-    # suffixes that .gz or .zst may follow, if the whole file is compressed
-    compressed: tuple[str, ...] = ()
-    # several workers read parts of one file; otherwise one worker reads all of it
-    is_cut: bool = True
+    compressed: tuple[str, ...] = ()  # suffixes that .gz or .zst may follow
+    is_cut: bool = True  # several workers read parts of one file; otherwise one reads all of it
+    is_cut_at_url: bool = True  # so too for a file that is not on this disk
     is_text: bool = False  # without a separator a file is one document
     text_per_byte: float = 1.0  # bytes of text in a byte of the file, about
     document: str = "row"  # what `show` calls one document,
@@ -117,44 +109,48 @@ class TextFormat:
     def read(self, *arguments: Any) -> Iterator[Rows]:
         """Calls the reader: (file, k, n, options)."""
         module, _, function = self.reader.partition(":")
-        rows: Iterator[Rows] = getattr(
-            importlib.import_module(f"tokenmill.text.{module}"), function
-        )(*arguments)
+        read_part = getattr(importlib.import_module(f"tokenmill.text.{module}"), function)
+        rows: Iterator[Rows] = read_part(*arguments)
         return rows
 
     def suffix_of(self, name: str) -> str | None:
         """The suffix by which a file of this name has this format; None if it has another one."""
-        suffixes = [
-            *self.suffixes,
-            *(f"{one}{end}" for one in self.compressed for end in COMPRESSIONS),
-        ]
-        return next((one for one in suffixes if name.lower().endswith(one)), None)
+        lower = name.lower()
+        for suffix in self.suffixes:
+            if lower.endswith(suffix):
+                return suffix
+        for suffix in self.compressed:
+            for compression in COMPRESSIONS:
+                if lower.endswith(suffix + compression):
+                    return suffix + compression
+        return None
 
 
 JSONL = (".jsonl", ".ndjson")
-FORMATS: dict[str, TextFormat] = {
-    one.name: one
-    for one in (
-        TextFormat("parquet", (".parquet",), "columnar:read_parquet", text_per_byte=2.5),
-        TextFormat("arrow", (".arrow",), "columnar:read_arrow"),
-        TextFormat("jsonl", JSONL, "jsonl:read_jsonl", (*JSONL, ".json"), document="line", first=1),
-        TextFormat("json", (".json",), "jsonl:read_jsonl", document="line", first=1),
-        TextFormat("csv", (".csv",), "csv:read", (".csv",), is_cut=False, first=1),
-        TextFormat(
-            "txt", (".txt",), "lines:read_text", (".txt",), is_text=True, document="document"
-        ),
-        TextFormat("md", (".md",), "lines:read_text", (".md",), is_text=True, document="document"),
-    )
-}
+PLAIN_TEXT: dict[str, Any] = {"is_text": True, "document": "document"}
+_FORMATS = (
+    TextFormat("parquet", (".parquet",), "columnar:read_parquet", text_per_byte=2.5),
+    TextFormat("arrow", (".arrow",), "columnar:read_arrow", is_cut_at_url=False),
+    TextFormat("jsonl", JSONL, "jsonl:read_jsonl", (*JSONL, ".json"), document="line", first=1),
+    TextFormat("json", (".json",), "jsonl:read_jsonl", document="line", first=1),
+    TextFormat("csv", (".csv",), "csv:read", (".csv",), is_cut=False, first=1),
+    TextFormat("txt", (".txt",), "lines:read_text", (".txt",), **PLAIN_TEXT),
+    TextFormat("md", (".md",), "lines:read_text", (".md",), **PLAIN_TEXT),
+)
+FORMATS = {text_format.name: text_format for text_format in _FORMATS}
 FORMAT_NAMES = "/".join(FORMATS)  # for messages
 
 
 def format_of(name: str) -> TextFormat | None:
     """The format of a file with this name, or None if it has no known one."""
-    return next((entry for entry in FORMATS.values() if entry.suffix_of(name)), None)
+    for text_format in FORMATS.values():
+        if text_format.suffix_of(name):
+            return text_format
+    return None
 
 
 def stem_of(name: str) -> str:
     """The name without the suffix of a known format."""
-    entry = format_of(name)
-    return name[: -len(entry.suffix_of(name) or "")] if entry else name
+    text_format = format_of(name)
+    suffix = text_format.suffix_of(name) if text_format else None
+    return name[: -len(suffix)] if suffix else name

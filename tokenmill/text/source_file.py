@@ -1,8 +1,8 @@
-"""A file of documents, wherever it is: on this disk, at a URL that fsspec knows, or on the Hugging Face hub.
+"""A file of documents, wherever it is: on this disk, at a URL that fsspec knows, or on the hub.
 
 SourceFile("web/a.parquet", "/data/web/a.parquet", 3_000_000)
 SourceFile("a.jsonl.gz", "s3://bucket/a.jsonl.gz", 9_000, identity='"5d41402a"')
-SourceFile("data/train-0.parquet", "/data/raw/owner--name/data/train-0.parquet", 8_000, hub=HubSource(...))
+SourceFile("data/0.parquet", "/data/raw/owner--name/data/0.parquet", 8_000, hub=HubSource(...))
 """
 
 import contextlib
@@ -30,6 +30,10 @@ class HubSource(NamedTuple):
     sha256: str | None  # of a file in Git LFS
     git_sha1: str | None  # of any other
 
+    @property
+    def checksum(self) -> str | None:
+        return self.sha256 or self.git_sha1
+
 
 @dataclass(frozen=True)
 class SourceFile:
@@ -38,21 +42,20 @@ class SourceFile:
     name: str  # its path below the source, the same on every machine
     path: str  # absolute; or a URL
     bytes: int  # as listed
-    # the share of its documents that validates; between 0 and 1 a hash of the text decides
-    validates: float = 0.0
+    val_share: float = 0.0  # of its documents; between 0 and 1 a hash of each text decides
     hub: HubSource | None = None
     identity: str | None = None  # what changes when a file at a URL does, if the listing says it
 
     @property
     def format(self) -> TextFormat:
         """Its format, which the name says."""
-        found = format_of(self.name)
-        assert found is not None, "the listing refuses other names"
-        return found
+        by_name = format_of(self.name)
+        assert by_name is not None, "the listing refuses other names"
+        return by_name
 
     @property
     def compression(self) -> str | None:
-        """How the whole file is compressed: gzip, zstd or None."""
+        """How the file is compressed as a whole: gzip, zstd or None."""
         return COMPRESSIONS.get(os.path.splitext(self.name.lower())[1])
 
     @property
@@ -68,21 +71,23 @@ class SourceFile:
     @property
     def text_bytes(self) -> float:
         """How much text it has, about."""
-        return self.bytes * (COMPRESSED_TEXT if self.compression else self.format.text_per_byte)
+        if self.compression:
+            return self.bytes * COMPRESSED_TEXT
+        return self.bytes * self.format.text_per_byte
 
     @property
     def is_there(self) -> bool:
         """Whether it can be opened: a file of the hub has to be fetched first."""
         if self.hub is None:
             return True
-        # huggingface_hub writes the commit, and the file's hash, which is another one in a commit that changes it
-        kept = Path(self.hub.folder, ".cache", "huggingface", "download", f"{self.name}.metadata")
-        has_size = os.path.exists(self.path) and os.path.getsize(self.path) == self.bytes
-        return (
-            has_size
-            and kept.exists()
-            and kept.read_text().split()[1:2] == [self.hub.sha256 or self.hub.git_sha1]
-        )
+        if not os.path.exists(self.path) or os.path.getsize(self.path) != self.bytes:
+            return False
+        # huggingface_hub writes the commit and the file's hash: another one if the file changed
+        downloads = Path(self.hub.folder, ".cache", "huggingface", "download")
+        metadata = downloads / f"{self.name}.metadata"
+        if not metadata.exists():
+            return False
+        return metadata.read_text().split()[1:2] == [self.hub.checksum]
 
     def open(self) -> IO[Any]:
         """Its bytes, as a binary file that can seek."""
@@ -94,7 +99,7 @@ class SourceFile:
         return opened
 
     def open_text(self) -> tuple[Any, IO[Any]]:
-        """(stream, raw): its bytes, decompressed, and the file itself, whose `tell` says how much of it was read."""
+        """(stream, raw): its bytes, decompressed; and the file, whose `tell` says what was read."""
         raw = self.open()
         if not self.compression:
             return raw, raw
@@ -103,17 +108,20 @@ class SourceFile:
         return pa.CompressedInputStream(pa.PythonFile(raw, "r"), self.compression), raw
 
     def facts(self) -> dict[str, Any]:
-        """What the record of a shard says about a file that it is made of: it changes when the file does."""
-        found: dict[str, Any] = {
+        """What the record of a shard says of a file: it changes when the file does."""
+        return {
             "file": self.name,
             "bytes": self.bytes,
-            "validates": self.validates,
+            "validates": self.val_share,
+            "checksum": self._checksum(),
         }
-        if self.hub is not None:
-            return found | {"checksum": self.hub.sha256 or self.hub.git_sha1}
-        return found | {"checksum": self.identity or self._ends()}
 
-    def _ends(self) -> str:
+    def _checksum(self) -> str | None:
+        if self.hub is not None:
+            return self.hub.checksum
+        return self.identity or self._digest_of_ends()
+
+    def _digest_of_ends(self) -> str:
         """The SHA-256 of both ends of the file."""
         with naming_file(self), self.open() as file:
             start = file.read(END_BYTES)
@@ -122,20 +130,24 @@ class SourceFile:
             return hashlib.sha256(start + file.read(END_BYTES)).hexdigest()
 
     def stamp(self) -> tuple[int, ...] | None:
-        """Changes when a local file is written to or replaced; None for a URL. ValueError if it is not as listed."""
+        """Changes when a local file is written to or replaced; None for a URL.
+
+        ValueError if it is not as listed.
+        """
         if not self.is_local:
             return None
         with naming_file(self):
-            found = os.stat(self.path)
-        if found.st_size != self.bytes:
+            status = os.stat(self.path)
+        if status.st_size != self.bytes:
             raise changed(self)
-        return found.st_dev, found.st_ino, found.st_mtime_ns
+        return status.st_dev, status.st_ino, status.st_mtime_ns
 
 
 def changed(file: SourceFile) -> ValueError:
     """The error for a file that somebody writes to."""
     return ValueError(
-        f"{file.shown}: was written to or replaced while it was prepared; run again when nobody does that"
+        f"{file.shown}: was written to or replaced while it was prepared; run again when nobody "
+        "does that"
     )
 
 
@@ -146,21 +158,15 @@ def naming_file(file: SourceFile) -> Iterator[None]:
 
     try:
         yield
-    except (
-        FileNotFoundError,
-        PermissionError,
-        MemoryError,
-    ) as error:  # Arrow's own MemoryError is one too
-        why: dict[type, str] = {
-            FileNotFoundError: "no such file any more",
-            PermissionError: "no permission to read it",
-        }
-        raise type(error)(
-            f"{file.shown}: {why.get(type(error), 'too little memory; use fewer --workers')}"
-        ) from None
+    except FileNotFoundError as error:
+        raise type(error)(f"{file.shown}: no such file any more") from None
+    except PermissionError as error:
+        raise type(error)(f"{file.shown}: no permission to read it") from None
+    except MemoryError as error:  # Arrow's own is one too
+        raise type(error)(f"{file.shown}: too little memory; use fewer --workers") from None
     except (pa.ArrowException, OSError, EOFError) as error:
         reason = redact((str(error) or type(error).__name__).splitlines()[0])
         raise ValueError(
-            f"{file.shown}: expected a whole {file.format.name} file, found damage ({reason}); fetch it again, or take "
-            "it out of the source"
+            f"{file.shown}: expected a whole {file.format.name} file, found damage ({reason}); "
+            "fetch it again, or take it out of the source"
         ) from None

@@ -1,17 +1,16 @@
 """Finds a tokenizer by what `--tokenizer` says, and reads it from whatever program wrote it.
 
-    load_any("gpt2")                           tiktoken's, by its name
-    load_any("Qwen/Qwen3-0.6B")                the tokenizer.json of a model on the hub, perhaps with @REVISION
-    load_any("./model"), load_any("a.json")    that of a folder, or a file: tokenmill's own, or Hugging Face's
-    load_any("tokenizer.pkl")                  nanochat's, a pickled tiktoken Encoding
+    load_any("gpt2")                tiktoken's, by its name
+    load_any("Qwen/Qwen3-0.6B")     the tokenizer.json of a model on the hub, perhaps @REVISION
+    load_any("./model")             that of a folder
+    load_any("a.json")              a file: tokenmill's own, or Hugging Face's
+    load_any("tokenizer.pkl")       nanochat's, a pickled tiktoken Encoding
 
-Hugging Face's library runs every tokenizer.json that tokenmill did not write (huggingface.py). A pickle is a program,
-so it is read by an unpickler that finds one name, of a class that only keeps its state.
+Hugging Face's library runs every tokenizer.json that tokenmill did not write (huggingface.py).
 """
 
-import io
 import json
-import pickle
+import re
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -21,47 +20,51 @@ from tokenmill.hub_client import ACCESS, REPOSITORY, endpoint, first_line
 from tokenmill.store.files import LARGEST, read_bounded
 from tokenmill.store.schema import MOST_IDS
 from tokenmill.tokenize.huggingface import HuggingFace
+from tokenmill.tokenize.pickled import read_pickle
 from tokenmill.tokenize.tokenizer import BOS_TOKENS, Tokenizer, load_tokenizer
 
 FILE = "tokenizer.json"
 CONFIGS = ("tokenizer_config.json", "special_tokens_map.json")  # beside it, if anything
-MOST_PICKLED = 64 << 20  # bytes
+SHOWN = 8  # special tokens in a message
 
 
 def load_any(spec: str, bos_token: str | None = None) -> Tokenizer:
     """A tokenizer by what --tokenizer says, with documents that begin with `bos_token`.
 
-    ValueError, with the reason, if it is broken or has no such token; FileNotFoundError, PermissionError or
-    ConnectionError if it cannot be found.
+    ValueError, with the reason, if it is broken or has no such token; FileNotFoundError,
+    PermissionError or ConnectionError if it cannot be found.
     """
-    path, name = find_tokenizer_file(spec) or (Path(spec), None)
+    path, name = find_tokenizer_file(spec) or (Path(spec).expanduser(), None)
     if is_foreign(path):
         return load_foreign(path, bos_token, name)
-    found = load_tokenizer(spec if name is None else str(path))
-    if found.chat is not None:
+    is_expanded = name is not None or spec.startswith("~")
+    tokenizer = load_tokenizer(str(path) if is_expanded else spec)
+    if tokenizer.chat is not None:
         raise ValueError(f"{spec}: is of a chat set; name the tokenizer that the set was made with")
-    return found.framed(bos_token)
+    return tokenizer.with_ends(bos_token)
 
 
 def is_foreign(path: Path) -> bool:
     """Whether a file is a tokenizer that another program wrote."""
     if path.suffix not in (".json", ".pkl") or not path.is_file():
         return False
+    if path.suffix == ".pkl":
+        return True
     with open(path, "rb") as file:
-        return path.suffix == ".pkl" or b'"format": "tokenmill-' not in file.read(100)
+        return b'"format": "tokenmill-' not in file.read(100)
 
 
 def load_foreign(path: Path, bos_token: str | None, name: str | None = None) -> Tokenizer:
-    """The tokenizer of a Hugging Face tokenizer.json or a nanochat tokenizer.pkl; see `load_any`."""
-    name = name or (path.stem if path.stem != "tokenizer" else path.absolute().parent.name)
-    name = "".join(
-        c if c.isalnum() or c in "._-" else "-" for c in name
-    )  # it becomes part of a folder's name
+    """The tokenizer of a tokenizer.json, or nanochat's tokenizer.pkl; see `load_any`."""
+    if not name:
+        name = path.stem if path.stem != "tokenizer" else path.absolute().parent.name
+    plain_name = re.sub(r"[^\w.-]", "-", name)  # it becomes part of a folder's name
     if path.suffix == ".pkl":
-        pattern, ranks, special = _read_pickle(path)
-        return Tokenizer(name, pattern, ranks, special, _bos(path, special, bos_token))
+        encoding = read_pickle(path)
+        bos_token = _bos(path, encoding.special_tokens, bos_token)
+        return Tokenizer(plain_name, *encoding, bos_token)
     try:
-        return _of_json(path, name, _object_of(path), bos_token)
+        return _of_json(path, plain_name, _object_of(path), bos_token)
     except (TypeError, LookupError, AttributeError, OverflowError) as error:
         raise ValueError(
             f"{path}: expected a tokenizer.json, found one of another form ({error!r})"
@@ -72,39 +75,47 @@ def _object_of(path: Path) -> dict[str, Any]:
     """What a file of JSON says. ValueError if it is no object."""
     data = read_bounded(path, LARGEST, f"a {path.name}")
     try:
-        whole = json.loads(data)
+        value = json.loads(data)
     except (ValueError, RecursionError) as error:
         raise ValueError(
             f"{path}: expected a JSON file, found a broken one ({error!r}); get it again"
         ) from error
-    if not isinstance(whole, dict):
-        raise ValueError(f"{path}: expected a JSON object, found {type(whole).__name__}")
-    return whole
+    if not isinstance(value, dict):
+        raise ValueError(f"{path}: expected a JSON object, found {type(value).__name__}")
+    return value
 
 
-def _of_json(path: Path, name: str, whole: dict[str, Any], bos_token: str | None) -> Tokenizer:
-    vocab, added_tokens = whole["model"]["vocab"], whole.get("added_tokens") or []
+def _of_json(path: Path, name: str, parts: dict[str, Any], bos_token: str | None) -> Tokenizer:
+    vocab = parts["model"]["vocab"]
+    added_tokens = parts.get("added_tokens") or []
     if not isinstance(vocab, dict | list):
         raise ValueError(f"{path}: expected a tokenizer.json with a vocabulary, found none")
     added = {token["content"]: token["id"] for token in added_tokens}
-    for text, id in [*added.items(), *(vocab.items() if isinstance(vocab, dict) else ())]:
-        if type(text) is not str or type(id) is not int or not 0 <= id < MOST_IDS:
-            raise ValueError(
-                f"{path}: expected tokens with ids from 0 to {MOST_IDS - 1:,}, found {text!r} with {id!r}"
-            )
+    _require_ids(path, added)
+    if isinstance(vocab, dict):
+        _require_ids(path, vocab)
     special = {token["content"]: token["id"] for token in added_tokens if token["special"]}
-    bos_token = (
-        bos_token or _configured(path, "bos_token") or _put_first(whole.get("post_processor") or {})
-    )
-    if bos_token in added:
-        special[bos_token] = added[bos_token]
-    bos_token = _bos(path, special, bos_token, [*BOS_TOKENS, _configured(path, "eos_token")])
+    named = bos_token or _configured(path, "bos_token")
+    named = named or _put_first(parts.get("post_processor") or {})
+    if named in added:
+        special[named] = added[named]
+    likely = [*BOS_TOKENS, _configured(path, "eos_token")]
+    bos_token = _bos(path, special, named, likely)
     try:
-        return HuggingFace.of_json(name, whole, special, bos_token)
+        return HuggingFace.of_json(name, parts, special, bos_token)
     except ValueError as error:
         raise ValueError(
             f"{path}: {error}; use another tokenizer, or train one: --tokenizer train:32768"
         ) from error
+
+
+def _require_ids(path: Path, tokens: dict[Any, Any]) -> None:
+    for text, id in tokens.items():
+        if type(text) is not str or type(id) is not int or not 0 <= id < MOST_IDS:
+            raise ValueError(
+                f"{path}: expected tokens with ids from 0 to {MOST_IDS - 1:,}, found {text!r} with "
+                f"{id!r}"
+            )
 
 
 def _bos(
@@ -113,96 +124,69 @@ def _bos(
     named: str | None,
     likely: Sequence[str | None] = BOS_TOKENS,
 ) -> str:
-    """The special token that begins a document: the one that the user or the model names, or the first likely one."""
-    found = next((token for token in ([named] if named else likely) if token in special), None)
+    """The special token that begins a document: that which is named, or the first likely one."""
+    tokens = [named] if named else likely
+    for token in tokens:
+        if token in special and token is not None:
+            return token
     if not special:
         raise ValueError(
             f"{path}: found no special tokens, and one has to begin every document; add one, as by "
-            "tokenizer.add_special_tokens({'bos_token': '<s>'}) in transformers, save it, and name that folder"
+            "tokenizer.add_special_tokens({'bos_token': '<s>'}) in transformers, save it, and name "
+            "that folder"
         )
-    if found is None:
-        asked = f"no {named!r}, but " if named else ""
-        some = f"{asked}{len(special):,} special tokens, as {', '.join([*special][:8])}"
-        raise ValueError(
-            f"{path}: found {some}; name the one that begins a document by --bos-token"
-        )
-    return found
+    shown = ", ".join([*special][:SHOWN])
+    there = f"{len(special):,} special tokens, as {shown}"
+    if named:
+        there = f"no {named!r}, but {there}"
+    raise ValueError(f"{path}: found {there}; name the one that begins a document by --bos-token")
 
 
 def _configured(path: Path, key: str) -> str | None:
     """The first token of this name in the files beside a model's tokenizer.json."""
-    for file in (
-        path.with_name(name)
-        for name in CONFIGS
-        if path.name == FILE and path.with_name(name).is_file()
-    ):
-        token = _object_of(file).get(key)
-        token = token.get("content") if isinstance(token, dict) else token
-        if token and isinstance(token, str):
-            return token
-        if token:
+    if path.name != FILE:
+        return None
+    for name in CONFIGS:
+        file = path.with_name(name)
+        token = _object_of(file).get(key) if file.is_file() else None
+        if isinstance(token, dict):
+            token = token.get("content")
+        if not token:
+            continue
+        if not isinstance(token, str):
             raise ValueError(
                 f"{file}: expected a token as {key}, found {token!r}; name it by --bos-token"
             )
+        return token
     return None
 
 
 def _put_first(step: dict[str, Any]) -> str | None:
-    """The token that a post-processor puts before a text, if any: of several, the last one puts its own outermost."""
-    found = [token for one in reversed(step.get("processors") or []) if (token := _put_first(one))]
-    found += [step["cls"][0]] if "cls" in step else []  # BERT's and RoBERTa's
-    piece = (step.get("single") or [{}])[0].get("SpecialToken")
-    return [*found, *(step["special_tokens"][piece["id"]]["tokens"] if piece else []), None][0]
+    """The token that a post-processor puts before a text, if any.
+
+    Of several processors, the last one puts its own outermost.
+    """
+    for processor in reversed(step.get("processors") or []):
+        token = _put_first(processor)
+        if token:
+            return token
+    if "cls" in step:  # BERT's and RoBERTa's
+        return step["cls"][0]
+    first_piece = (step.get("single") or [{}])[0]
+    special = first_piece.get("SpecialToken")
+    if not special:
+        return None
+    tokens = step["special_tokens"][special["id"]]["tokens"]
+    return tokens[0] if tokens else None
 
 
-class _Encoding:
-    """What a pickled tiktoken Encoding says of itself; nothing of it is run."""
-
-    state: Any
-
-    def __setstate__(self, state: Any) -> None:
-        self.state = state
-
-
-class _OnlyAnEncoding(pickle.Unpickler):
-    def find_class(self, module: str, name: str) -> type[_Encoding]:
-        if (module, name) == ("tiktoken.core", "Encoding"):
-            return _Encoding
-        raise pickle.UnpicklingError(f"it asks for {module}.{name}")
-
-
-def _read_pickle(path: Path) -> tuple[str, dict[bytes, int], dict[str, int]]:
-    """The split pattern, ranks and special tokens of a pickled tiktoken Encoding. ValueError, with the reason."""
-    data = read_bounded(path, MOST_PICKLED, "a pickled tiktoken Encoding")
-    try:
-        state = _OnlyAnEncoding(io.BytesIO(data)).load().state
-        pattern, ranks, special = (
-            state["pat_str"],
-            state["mergeable_ranks"],
-            state["special_tokens"],
-        )
-        found = [
-            (type(token), type(id)) for tokens in (ranks, special) for token, id in tokens.items()
-        ]
-        if type(pattern) is not str or found != [(bytes, int)] * len(ranks) + [(str, int)] * len(
-            special
-        ):
-            raise ValueError("its parts are of other types")
-        if missing := [byte for byte in range(256) if bytes([byte]) not in ranks]:
-            raise ValueError(f"no token for {len(missing)} of the 256 bytes")
-        if len({*ranks.values(), *special.values()}) < len(ranks) + len(special):
-            raise ValueError("ids that stand for two tokens, as BOS and an ordinary one")
-    except Exception as error:  # a corrupt pickle fails in any way
-        raise ValueError(
-            f"{path}: expected a pickled tiktoken Encoding as nanochat writes it, and nothing else: {error!r}; "
-            "it was not loaded"
-        ) from error
-    return pattern, ranks, special
+# ---------------------------------------------------------------------------- models
 
 
 def find_tokenizer_file(spec: str) -> tuple[Path, str] | None:
-    """The tokenizer.json of a model, and the tokenizer's name; None if `spec` names no model: without a slash it is no
-    folder, which could be any. Raises what `load_any` raises.
+    """The tokenizer.json of a model, and the tokenizer's name; None if `spec` names no model.
+
+    Without a slash it names no folder: that could be any. Raises what `load_any` raises.
     """
     if "/" not in spec:
         return None
@@ -213,9 +197,9 @@ def find_tokenizer_file(spec: str) -> tuple[Path, str] | None:
                 f"{spec}: expected a {FILE} in this folder, found none; check --tokenizer"
             )
         return folder / FILE, folder.resolve().name
-    repository, _, revision = spec.partition("@")
     if folder.exists() or spec.endswith((".json", ".pkl")):
         return None
+    repository, _, revision = spec.partition("@")
     if spec[0] in "./~" or not REPOSITORY.fullmatch(repository):
         raise FileNotFoundError(
             f"{spec}: expected a folder with a {FILE}, found no such folder; check --tokenizer"
@@ -227,26 +211,31 @@ def _fetched(repository: str, revision: str) -> Path:
     with naming_the_extra("prepare"):
         from huggingface_hub import errors, snapshot_download
 
-    some = [FILE, *CONFIGS]
+    names = [FILE, *CONFIGS]
+    shown = f"{repository}@{revision}"
     try:
         folder = snapshot_download(
-            repository, revision=revision, endpoint=endpoint(), allow_patterns=some
+            repository, revision=revision, endpoint=endpoint(), allow_patterns=names
         )
-    except Exception as error:  # the hub's, and httpx', requests' and the disk's
-        kind: type[OSError] = ConnectionError
-        told = "no such folder is here, and the hub could not be asked; check the path, or try again with a network"
-        if isinstance(error, errors.GatedRepoError):
-            kind, told = (
-                PermissionError,
-                f"the hub gives this model to users whom it knows; {ACCESS}",
-            )
-        elif isinstance(error, errors.RepositoryNotFoundError | errors.RevisionNotFoundError):
-            told = f"no such folder is here, and no such model or revision is on the hub; check --tokenizer, {ACCESS}"
-            kind = FileNotFoundError
-        raise kind(f"{repository}@{revision}: {told} ({first_line(error)})") from error
-    if not (Path(folder) / FILE).is_file():
+    except errors.GatedRepoError as error:
+        raise PermissionError(
+            f"{shown}: the hub gives this model to users whom it knows; {ACCESS} "
+            f"({first_line(error)})"
+        ) from error
+    except (errors.RepositoryNotFoundError, errors.RevisionNotFoundError) as error:
         raise FileNotFoundError(
-            f"{repository}@{revision}: no {FILE} is in this model; make one by "
+            f"{shown}: no such folder is here, and no such model or revision is on the hub; check "
+            f"--tokenizer, {ACCESS} ({first_line(error)})"
+        ) from error
+    except Exception as error:  # the hub's, and httpx', requests' and the disk's
+        raise ConnectionError(
+            f"{shown}: no such folder is here, and the hub could not be asked; check the path, or "
+            f"try again with a network ({first_line(error)})"
+        ) from error
+    path = Path(folder) / FILE
+    if not path.is_file():
+        raise FileNotFoundError(
+            f"{shown}: no {FILE} is in this model; make one by "
             "AutoTokenizer.from_pretrained(...).save_pretrained(FOLDER)"
         )
-    return Path(folder) / FILE
+    return path

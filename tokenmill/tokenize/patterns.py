@@ -1,8 +1,8 @@
-r"""Split patterns that many tokenizers share: what cuts a text into the pieces that merges happen within.
+r"""Split patterns that many tokenizers share: they cut a text into pieces, within which it merges.
 
-nanochat's pattern is run by an engine that knows Qwen 2's: they differ in how many digits make a piece. So the engine
-gives an id for each digit, and `DigitPairs` joins two digits that follow each other if the vocabulary has an id for
-them: a piece of two bytes has only one merge.
+nanochat's pattern is run by an engine that knows Qwen 2's: they differ in how many digits make a
+piece. So the engine gives an id for each digit, and `DigitPairs` joins two digits that follow each
+other if the vocabulary has an id for them: a piece of two bytes has only one merge.
 
     \p{N}   1234567  ->  1 2 3 4 5 6 7        \p{N}{1,2}   1234567  ->  12 34 56 7
 
@@ -24,7 +24,10 @@ CL100K_PATTERN = (
     r"""'(?i:[sdmt]|ll|ve|re)|[^\r\n\p{L}\p{N}]?+\p{L}++|\p{N}{1,3}+| ?[^\s\p{L}\p{N}]++[\r\n]*+"""
     r"""|\s++$|\s*[\r\n]|\s+(?!\S)|\s"""
 )
-_CASED = r"[^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]%s[\p{Ll}\p{Lm}\p{Lo}\p{M}]%s(?i:'s|'t|'re|'ve|'m|'ll|'d)?|"
+_CASED = (
+    r"[^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]%s[\p{Ll}\p{Lm}\p{Lo}\p{M}]%s"
+    r"(?i:'s|'t|'re|'ve|'m|'ll|'d)?|"
+)
 O200K_PATTERN = (
     _CASED % ("*", "+")
     + _CASED % ("+", "*")
@@ -47,29 +50,32 @@ QWEN2_PATTERN = (
     r"| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+"
 )
 NO_DIGIT = 10
+NO_PAIR = -1
 
 
 @functools.cache
 def numbers() -> np.ndarray:
-    """Code points beyond ASCII that are numbers, in Python's Unicode version or that of the newer `regex` package."""
+    """Code points beyond ASCII that are numbers, in Python's Unicode, or that of `regex`."""
     with naming_the_extra("prepare"):
         import regex
     codes = np.r_[0x80:0xD800, 0xE000:0x110000]
     characters = codes.astype("<u4").tobytes().decode("utf-32-le")
-    python_s = (c for c in filter(str.isnumeric, characters) if unicodedata.category(c)[0] == "N")
-    return np.array(sorted(map(ord, {*regex.findall(r"\p{N}", characters), *python_s})))
+    numbers = set(regex.findall(r"\p{N}", characters))
+    for character in filter(str.isnumeric, characters):
+        if unicodedata.category(character)[0] == "N":
+            numbers.add(character)
+    return np.array(sorted(map(ord, numbers)))
 
 
 class DigitPairs:
     """Joins the ids of two digits that follow each other. `ranks` is the vocabulary."""
 
     def __init__(self, ranks: dict[bytes, int]):
-        digits = [ranks[b"%d" % digit] for digit in range(10)]
+        ids = [ranks[b"%d" % digit] for digit in range(10)]
         self._digit_of = np.full(max(ranks.values()) + 1, NO_DIGIT, np.uint8)
-        self._digit_of[digits] = range(10)
-        self._pair_of = np.array(
-            [[ranks.get(b"%d%d" % (a, b), -1) for b in range(10)] for a in range(10)]
-        )
+        self._digit_of[ids] = range(10)
+        pairs = [ranks.get(b"%02d" % number, NO_PAIR) for number in range(100)]
+        self._pair_of = np.array(pairs).reshape(10, 10)
 
     def join(self, ids: np.ndarray, offsets: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """Ids (num_ids,) and offsets (num_documents + 1,) with pairs joined. Writes into `ids`."""
@@ -77,16 +83,18 @@ class DigitPairs:
         places = np.flatnonzero(digits != NO_DIGIT)
         if not len(places):
             return ids, offsets
-        begins = np.zeros(len(ids) + 1, bool)
-        begins[offsets] = True
-        first = np.ones(len(places), bool)  # of a run
-        first[1:] = (np.diff(places) != 1) | begins[places[1:]]
-        number = np.arange(len(places))
-        within = number - np.maximum.accumulate(np.where(first, number, 0))
-        seconds = places[within % 2 == 1]
+        is_begin = np.zeros(len(ids) + 1, bool)  # of a document
+        is_begin[offsets] = True
+        is_first = np.ones(len(places), bool)  # of a run of digits
+        is_first[1:] = (np.diff(places) != 1) | is_begin[places[1:]]
+        numbers = np.arange(len(places))
+        run_begins = np.maximum.accumulate(np.where(is_first, numbers, 0))
+        is_second = (numbers - run_begins) % 2 == 1
+        seconds = places[is_second]
         pairs = self._pair_of[digits[seconds - 1], digits[seconds]]
-        seconds, pairs = seconds[pairs >= 0], pairs[pairs >= 0]
-        ids[seconds - 1] = pairs
-        kept = np.ones(len(ids), bool)
-        kept[seconds] = False
-        return ids[kept], offsets - np.searchsorted(seconds, offsets)
+        is_pair = pairs != NO_PAIR
+        joined = seconds[is_pair]
+        ids[joined - 1] = pairs[is_pair]
+        is_kept = np.ones(len(ids), bool)
+        is_kept[joined] = False
+        return ids[is_kept], offsets - np.searchsorted(joined, offsets)

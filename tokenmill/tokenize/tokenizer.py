@@ -1,4 +1,4 @@
-"""Load, train, save and fingerprint a tokenizer; a text -> token ids.
+"""Load, save and fingerprint a tokenizer; a text -> token ids.
 
 A tokenizer is a split pattern, the byte strings of its tokens with their ids (BPE ranks), its
 special tokens, and which of these is BOS. tiktoken does the encoding and is the reference:
@@ -16,7 +16,7 @@ import difflib
 import hashlib
 import json
 import os
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from types import ModuleType
@@ -30,23 +30,20 @@ from tokenmill.store.names import plain
 from tokenmill.store.schema import MOST_IDS
 from tokenmill.store.token_sets import TokenSet
 from tokenmill.threads import cached_property
-from tokenmill.tokenize.chat_rule import NANOCHAT_TOKENS, ChatRule
-from tokenmill.tokenize.patterns import NANOCHAT_PATTERN
+from tokenmill.tokenize.chat_rule import ChatRule
 
 if TYPE_CHECKING:
     import tiktoken
 
 # gpt2 and r50k_base are the same 50,257 tokens; tiktoken has the second in one file
 ALIASES = {"gpt2": "r50k_base"}
+SHORT_NAMES = {name: alias for alias, name in ALIASES.items()}
 BOS_TOKENS = ("<|bos|>", "<|begin_of_text|>", "<s>", "<|endoftext|>")
-
-# nanochat's special tokens (nanochat/tokenizer.py)
-NANOCHAT_SPECIAL_TOKENS = ("<|bos|>", *NANOCHAT_TOKENS)
 
 
 @dataclass(frozen=True)
 class Tokenizer:
-    """A byte-level BPE tokenizer. Ids are below `vocab_size`; some of them may stand for nothing."""
+    """A byte-level BPE tokenizer. Ids are below `vocab_size`; some may stand for nothing."""
 
     name: str
     pattern: str
@@ -54,8 +51,7 @@ class Tokenizer:
     special_tokens: dict[str, int] = field(repr=False)
     bos_token: str
     eot_token: str | None = None  # what documents end with, if anything
-    # how conversations are rendered, if its documents are conversations
-    chat: "ChatRule | None" = None
+    chat: ChatRule | None = None  # how conversations become text, if its documents are some
 
     library: ClassVar[str] = "tiktoken"  # the reference, which decides which ids are right
     may_make_bos: ClassVar[bool] = False  # of ordinary text
@@ -69,15 +65,19 @@ class Tokenizer:
         ids = [*self.ranks.values(), *self.special_tokens.values()]
         if max(ids) >= MOST_IDS or min(ids) < 0:
             raise ValueError(
-                f"{self.name}: ids must be from 0 to {MOST_IDS - 1:,}, not {min(ids):,} to {max(ids):,}"
+                f"{self.name}: ids must be from 0 to {MOST_IDS - 1:,}, not {min(ids):,} to "
+                f"{max(ids):,}"
             )
         if self.eot_token == self.bos_token:
             raise ValueError(
                 f"{self.bos_token}: begins documents in {self.name}, and cannot end them too"
             )
 
-    def framed(self, bos_token: str | None = None, eot_token: str | None = None) -> Self:
-        """The tokenizer with other special tokens at the beginning or end of documents. ValueError if unknown."""
+    def with_ends(self, bos_token: str | None = None, eot_token: str | None = None) -> Self:
+        """The tokenizer whose documents begin or end with these special tokens.
+
+        ValueError if they are unknown.
+        """
         return replace(
             self, bos_token=bos_token or self.bos_token, eot_token=eot_token or self.eot_token
         )
@@ -96,9 +96,9 @@ class Tokenizer:
 
     @cached_property
     def fingerprint(self) -> str:
-        """SHA-256 over everything that can change a token id, or whether it bears loss; the name cannot."""
-        of_ids = digest_of(self._what_ids_follow_from)
-        return of_ids if self.chat is None else digest_of([of_ids, self.chat.as_dict()])
+        """SHA-256 over all that can change an id, or whether it is in the loss; not the name."""
+        digest = digest_of(self._what_ids_follow_from)
+        return digest if self.chat is None else digest_of([digest, self.chat.as_dict()])
 
     @property
     def _what_ids_follow_from(self) -> list[Any]:
@@ -131,7 +131,10 @@ class Tokenizer:
         return [np.asarray(self.encode(text), np.uint32) for text in texts]
 
     def decode(self, ids: Sequence[int] | np.ndarray) -> str:
-        """Text of ids, special tokens spelled out; a character cut in two becomes U+FFFD. ValueError as in `token`."""
+        """Text of ids, special tokens spelled out; a character cut in two becomes U+FFFD.
+
+        ValueError as in `token`.
+        """
         numbers = np.asarray(ids).tolist()
         try:
             return self.encoding.decode(numbers)
@@ -139,7 +142,10 @@ class Tokenizer:
             return b"".join(map(self.token, numbers)).decode("utf-8", "replace")  # says which
 
     def token(self, id: int) -> bytes:
-        """The bytes that an id stands for; for a special token, its name. ValueError if there is no such id."""
+        """The bytes that an id stands for; for a special token, its name.
+
+        ValueError if there is no such id.
+        """
         if id not in self.tokens:
             raise ValueError(
                 f"id {id:,} stands for nothing in tokenizer {self.name}: damaged tokens"
@@ -162,27 +168,29 @@ class Tokenizer:
 
     def facts(self) -> dict[str, Any]:
         """What a manifest says about its tokenizer."""
-        keys = ("name", "fingerprint", "vocab_size", "bos_token", "bos_id")
-        ends = () if self.eot_token is None else ("eot_token", "eot_id")
-        facts = {key: getattr(self, key) for key in (*keys, *ends)}
-        return facts if self.chat is None else facts | {"chat": self.chat.as_dict()}
+        keys = ["name", "fingerprint", "vocab_size", "bos_token", "bos_id"]
+        if self.eot_token is not None:
+            keys += ["eot_token", "eot_id"]
+        facts = {key: getattr(self, key) for key in keys}
+        if self.chat is not None:
+            facts["chat"] = self.chat.as_dict()
+        return facts
 
     def save(self, path: str | os.PathLike[str]) -> None:
         """Writes the whole tokenizer as JSON."""
-        facts = {
-            key: getattr(self, key)
-            for key in ("name", "fingerprint", "bos_token", "eot_token", "special_tokens")
-        }
-        facts["chat"] = self.chat.as_dict() if self.chat else None
-        facts = {key: value for key, value in facts.items() if value is not None}
+        keys = ["name", "fingerprint", "bos_token", "special_tokens"]
+        if self.eot_token is not None:
+            keys.insert(3, "eot_token")
+        facts = {key: getattr(self, key) for key in keys}
+        if self.chat is not None:
+            facts["chat"] = self.chat.as_dict()
         write_json(Path(path), header("tokenizer") | facts | self._saved())
 
     def _saved(self) -> dict[str, Any]:
-        ranks = sorted(self.ranks.items(), key=lambda item: item[1])
-        return {
-            "pattern": self.pattern,
-            "ranks": {base64.b64encode(token).decode(): rank for token, rank in ranks},
-        }
+        ranks = {}
+        for token in sorted(self.ranks, key=self.ranks.__getitem__):
+            ranks[base64.b64encode(token).decode()] = self.ranks[token]
+        return {"pattern": self.pattern, "ranks": ranks}
 
     @classmethod
     def _of_saved(cls, saved: dict[str, Any]) -> dict[str, Any]:
@@ -192,19 +200,22 @@ class Tokenizer:
 
     @classmethod
     def load(cls, path: str | os.PathLike[str]) -> "Tokenizer":
-        """Reads what `save` wrote. ValueError if it is another file, or its fingerprint is wrong."""
-        whole = read_json(Path(path), "tokenizer")
+        """Reads what `save` wrote. ValueError for another file, or if its fingerprint is wrong."""
+        saved = read_json(Path(path), "tokenizer")
         kinds = {kind.__name__.lower(): kind for kind in Tokenizer.__subclasses__()}
-        kind = kinds.get(whole.get("kind", ""), cls)
-        facts: dict[str, Any] = {key: whole[key] for key in ("name", "special_tokens", "bos_token")}
-        chat = ChatRule.of_dict(whole["chat"]) if "chat" in whole else None
+        kind = kinds.get(saved.get("kind", ""), cls)
         tokenizer = kind(
-            **facts, **kind._of_saved(whole), eot_token=whole.get("eot_token"), chat=chat
+            name=saved["name"],
+            special_tokens=saved["special_tokens"],
+            bos_token=saved["bos_token"],
+            eot_token=saved.get("eot_token"),
+            chat=ChatRule.of_dict(saved["chat"]) if "chat" in saved else None,
+            **kind._of_saved(saved),
         )
-        if tokenizer.fingerprint != whole["fingerprint"]:
+        if tokenizer.fingerprint != saved["fingerprint"]:
             raise ValueError(
-                f"{path}: expected fingerprint {whole['fingerprint']}, found {tokenizer.fingerprint}: "
-                "the file was changed or damaged; make it again"
+                f"{path}: expected fingerprint {saved['fingerprint']}, found "
+                f"{tokenizer.fingerprint}: the file was changed or damaged; make it again"
             )
         return tokenizer
 
@@ -212,11 +223,13 @@ class Tokenizer:
     def of_set(cls, token_set: TokenSet) -> "Tokenizer":
         """The tokenizer that a token set was made with. ValueError if its folder has another."""
         path = token_set.file("tokenizer.json")
-        tokenizer, expected = cls.load(path), token_set.tokenizer["fingerprint"]
+        tokenizer = cls.load(path)
+        expected = token_set.tokenizer["fingerprint"]
         if tokenizer.fingerprint != expected:
             raise ValueError(
-                f"{path}: expected the tokenizer of this token set, with fingerprint {expected[:8]}..., found "
-                f"{tokenizer.name}, with {tokenizer.fingerprint[:8]}...; put the right file back, or prepare again"
+                f"{path}: expected the tokenizer of this token set, with fingerprint "
+                f"{expected[:8]}..., found {tokenizer.name}, with {tokenizer.fingerprint[:8]}...; "
+                "put the right file back, or prepare again"
             )
         return tokenizer
 
@@ -227,8 +240,10 @@ def digest_of(value: Any) -> str:
 
 
 def load_tokenizer(spec: str) -> Tokenizer:
-    """A tokenizer by its tiktoken name, or from a tokenizer.json that tokenmill wrote. ValueError for an unknown name,
-    FileNotFoundError for a missing file, ConnectionError if the vocabulary cannot be downloaded.
+    """A tokenizer by its tiktoken name, or from a tokenizer.json that tokenmill wrote.
+
+    ValueError for an unknown name, FileNotFoundError for a missing file, ConnectionError if the
+    vocabulary cannot be downloaded.
     """
     if spec.endswith(".json"):
         if not Path(spec).exists():
@@ -236,24 +251,32 @@ def load_tokenizer(spec: str) -> Tokenizer:
                 f"{spec}: expected a tokenizer.json, found no such file; check --tokenizer"
             )
         return Tokenizer.load(Path(spec))
-    known = sorted({*ALIASES, *_tiktoken().list_encoding_names()})
-    if spec not in known:
-        meant = difflib.get_close_matches(
-            spec.lower(), [*known, *([f"./{spec}"] if Path(spec).is_dir() else [])], 1
-        )
-        raise ValueError(
-            f"unknown tokenizer {spec!r}{f', did you mean {meant[0]}?' if meant else ''}; expected train:N, the path "
-            f"of a tokenizer.json or nanochat's tokenizer.pkl, a model on the hub (owner/name), or {', '.join(known)}"
-        )
+    _require_known(spec)
     encoding = _load_encoding(ALIASES.get(spec, spec))
     special = dict(encoding._special_tokens)
     bos_token = next(token for token in BOS_TOKENS if token in special)
-    name = {target: alias for alias, target in ALIASES.items()}.get(spec, spec)
+    name = SHORT_NAMES.get(spec, spec)
     return Tokenizer(name, encoding._pat_str, encoding._mergeable_ranks, special, bos_token)
 
 
+def _require_known(name: str) -> None:
+    known = sorted({*ALIASES, *_tiktoken().list_encoding_names()})
+    if name in known:
+        return
+    likely = list(known)
+    if Path(name).is_dir():
+        likely.append(f"./{name}")
+    near = difflib.get_close_matches(name.lower(), likely, 1)
+    hint = f", did you mean {near[0]}?" if near else ""
+    raise ValueError(
+        f"unknown tokenizer {name!r}{hint}; expected train:N, the path of a tokenizer.json or "
+        "nanochat's tokenizer.pkl, a model on the hub (owner/name), or "
+        f"{', '.join(known)}"
+    )
+
+
 def _tiktoken() -> ModuleType:
-    """The package, loaded when it is first needed: a tokenizer can be read and described without it."""
+    """The package, loaded when it is first needed: to read and describe one needs none."""
     with naming_the_extra("prepare"):
         import tiktoken
     return tiktoken
@@ -267,34 +290,11 @@ def _load_encoding(name: str) -> "tiktoken.Encoding":
     except Exception as error:  # requests', an OSError for the cache, a ValueError for a wrong hash
         reason = str(error).splitlines()[0] if str(error) else type(error).__name__
         raise ConnectionError(
-            f"the vocabulary of {name} is not cached here and could not be downloaded ({reason:.100}...). "
-            "Run once with a network; or set TIKTOKEN_CACHE_DIR to a folder where tiktoken has cached it; "
-            "or train a tokenizer on your own text, which needs no network: --tokenizer train:32768"
+            f"the vocabulary of {name} is not cached here and could not be downloaded "
+            f"({reason:.100}...). Run once with a network; or set TIKTOKEN_CACHE_DIR to a folder "
+            "where tiktoken has cached it; or train a tokenizer on your own text, which needs no "
+            "network: --tokenizer train:32768"
         ) from error
-
-
-def train_tokenizer(texts: Iterable[str], vocab_size: int, name: str) -> Tokenizer:
-    """Trains a byte-level BPE of `vocab_size` tokens with rustbpe, including nanochat's special tokens. ValueError if
-    there is no room for the 256 bytes and the special tokens, or too little text for so many tokens.
-    """
-    smallest = 256 + len(NANOCHAT_SPECIAL_TOKENS)
-    if vocab_size < smallest:
-        raise ValueError(
-            f"expected at least {smallest} tokens, 256 bytes and special tokens, found {vocab_size}"
-        )
-    import rustbpe  # needed only for training
-
-    trainer = rustbpe.Tokenizer()
-    num_ranks = vocab_size - len(NANOCHAT_SPECIAL_TOKENS)
-    trainer.train_from_iterator(iter(texts), num_ranks, pattern=NANOCHAT_PATTERN)
-    ranks = {bytes(token): rank for token, rank in trainer.get_mergeable_ranks()}
-    if len(ranks) < num_ranks:
-        raise ValueError(
-            f"the text gives only {len(ranks) + len(NANOCHAT_SPECIAL_TOKENS):,} tokens, expected {vocab_size:,}; "
-            "train on more text, or ask for fewer tokens"
-        )
-    special = {token: len(ranks) + i for i, token in enumerate(NANOCHAT_SPECIAL_TOKENS)}
-    return Tokenizer(name, NANOCHAT_PATTERN, ranks, special, NANOCHAT_SPECIAL_TOKENS[0])
 
 
 class CannotRun(ValueError):
@@ -303,17 +303,16 @@ class CannotRun(ValueError):
 
 @contextlib.contextmanager
 def naming_the_library(
-    library: str, name: str, but: tuple[type[BaseException], ...] = ()
+    library: str, name: str, passed_on: tuple[type[BaseException], ...] = ()
 ) -> Iterator[None]:
-    """Turns whatever a library raises, even a Rust panic, into a ValueError, but for some errors."""
+    """Turns what a library raises, even a Rust panic, into a ValueError, but for some errors."""
     try:
         yield
+    except (KeyboardInterrupt, SystemExit, MemoryError, ModuleNotFoundError, CannotRun):
+        raise
+    except passed_on:
+        raise
     except BaseException as error:
-        if isinstance(
-            error,
-            (KeyboardInterrupt, SystemExit, MemoryError, ModuleNotFoundError, CannotRun, *but),
-        ):
-            raise
         reason = str(error).partition("\n")[0] or type(error).__name__
         raise CannotRun(
             f"the {library} library cannot run tokenizer {name}: {reason:.300}"

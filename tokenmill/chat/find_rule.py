@@ -1,0 +1,125 @@
+"""Finds the chat template that --chat names, and puts it into a tokenizer.
+
+find_chat_rule("chatml", "all")                         one of ours
+find_chat_rule("qwen/tokenizer_config.json", "all")     a model's, with its bos_token ...
+with_rule(tokenizer, rule)                              the tokenizer of a chat set
+"""
+
+import json
+import re
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from tokenmill.store.files import read_bounded
+from tokenmill.tokenize.chat_rule import NAMES, ChatRule, LossRule
+from tokenmill.tokenize.huggingface import HuggingFace, added_token
+from tokenmill.tokenize.tokenizer import Tokenizer
+
+CONFIG = "tokenizer_config.json"
+TEMPLATE = "chat_template.jinja"
+TOKEN_NAMES = re.compile(r"\b(?:bos|eos|pad|unk)_token\b")
+MORE_TOKENS = ("extra_special_tokens", "model_specific_special_tokens")
+MOST_BYTES = 8 << 20  # of a template file
+
+
+def find_chat_rule(spec: str, loss: LossRule) -> ChatRule:
+    """One of ours; or the template of a tokenizer_config.json, or of a .jinja file.
+
+    Raises FileNotFoundError if there is no such file, ValueError if it has no chat template.
+    """
+    if spec in NAMES:
+        return ChatRule.named(spec, loss)
+    path = Path(spec)
+    if path.is_dir():
+        path = path / CONFIG if (path / CONFIG).exists() else path / TEMPLATE
+    if not path.exists():
+        raise FileNotFoundError(
+            f"{path}: expected {' or '.join(NAMES)}, a tokenizer_config.json or a .jinja file, "
+            "found no such file; check --chat"
+        )
+    is_jinja = path.suffix == ".jinja"
+    config_path = path.with_name(CONFIG) if is_jinja else path
+    template_path = path if is_jinja else path.with_name(TEMPLATE)
+    has_config = config_path.exists()
+    config = _read_config(config_path) if has_config else {}
+    template = _text(template_path) if template_path.exists() else _template_in(config)
+    if not isinstance(template, str) or not template:
+        raise ValueError(
+            f"{path}: expected a chat_template in it, or a chat_template.jinja beside it, found "
+            "neither; name another file by --chat, or use --chat chatml"
+        )
+    unknown = TOKEN_NAMES.search(template)
+    if not has_config and unknown:
+        raise ValueError(
+            f"{path}: writes {unknown[0]}; put the tokenizer_config.json beside it that says which "
+            "that is"
+        )
+    name = path.stem if is_jinja else path.absolute().parent.name or path.stem
+    return ChatRule(name, template, loss, variables=_variables(config))
+
+
+def _read_config(path: Path) -> dict[str, Any]:
+    try:
+        config = json.loads(_text(path))
+    except ValueError as error:
+        raise ValueError(
+            f"{path}: expected a tokenizer_config.json, found broken JSON ({error})"
+        ) from error
+    if not isinstance(config, dict):
+        raise ValueError(
+            f"{path}: expected a tokenizer_config.json, found a {type(config).__name__}"
+        )
+    return config
+
+
+def _template_in(config: dict[str, Any]) -> Any:
+    template = config.get("chat_template")
+    if not isinstance(template, list):
+        return template
+    by_name = {
+        each.get("name"): each.get("template") for each in template if isinstance(each, dict)
+    }
+    return by_name.get("default")
+
+
+def _variables(config: dict[str, Any]) -> dict[str, str]:
+    """The special tokens that a config names, as a template sees them."""
+    tokens = {key: value for key, value in sorted(config.items()) if key.endswith("_token")}
+    for key in MORE_TOKENS:
+        if isinstance(config.get(key), dict):
+            tokens |= config[key]
+    variables = {}
+    for key, token in tokens.items():
+        text = token.get("content") if isinstance(token, dict) else token
+        if isinstance(text, str):
+            variables[key] = text
+    return variables
+
+
+def with_rule(tokenizer: Tokenizer, rule: ChatRule) -> Tokenizer:
+    """The tokenizer of a chat set.
+
+    Special tokens that it lacks are added if the rule says so, after its last id.
+    """
+    missing = []
+    if rule.adds:
+        missing = [token for token in rule.needs if token not in tokenizer.special_tokens]
+    ids = {token: tokenizer.vocab_size + number for number, token in enumerate(missing)}
+    chat = replace(rule, text_fingerprint=tokenizer.fingerprint)
+    special_tokens = tokenizer.special_tokens | ids
+    if not isinstance(tokenizer, HuggingFace):
+        return replace(tokenizer, special_tokens=special_tokens, chat=chat)
+    for token in missing:
+        if token.encode() in tokenizer.tokens.values():
+            raise ValueError(
+                f"{tokenizer.name}: {token} is an ordinary token; make it special in tokenizer.json"
+            )
+    added = list(tokenizer.parts.get("added_tokens") or [])
+    added += [added_token(id, token, special=True) for token, id in ids.items()]
+    parts = tokenizer.parts | {"added_tokens": added}
+    return replace(tokenizer, special_tokens=special_tokens, chat=chat, parts=parts)
+
+
+def _text(path: Path) -> str:
+    return read_bounded(path, MOST_BYTES, "a chat template").decode("utf-8", "replace")

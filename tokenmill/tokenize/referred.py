@@ -1,0 +1,187 @@
+"""Which documents gigatoken leaves to the reference.
+
+    refers = refers_of(tokenizer, fast, reference(tokenizer))
+    refers(documents)                 which the reference has to encode: (num_documents,) bool
+
+To the reference go documents with
+
+    code points classed otherwise     DIFFERING, for tiktoken's split patterns (tests/tables.py);
+                                      for others, those that differ when it is loaded, and those
+                                      that are unassigned
+    code points normalized otherwise  where the tokenizer normalizes: newer than Unicode 3.2
+    added tokens of some kinds        those with flags, or matched in the normalized text
+    numbers beyond ASCII              where a tokenizer splits single digits
+"""
+
+import re
+import unicodedata
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from tokenmill.tokenize import patterns
+from tokenmill.tokenize.codepoints import CodePoints, differing_documents
+from tokenmill.tokenize.engine import Encode, Refers
+from tokenmill.tokenize.huggingface import FLAGS, HuggingFace
+from tokenmill.tokenize.tokenizer import Tokenizer, naming_the_library
+
+NAME = "gigatoken"
+# first and last code points that it classes otherwise, with one of patterns.py
+# fmt: off
+DIFFERING = [
+    (2191, 2191), (3164, 3164), (3292, 3292), (6863, 6877), (6880, 6891), (42958, 42959),
+    (42962, 42962), (42964, 42964), (42993, 42993), (67904, 67929), (69317, 69319),
+    (69370, 69371), (72544, 72551), (73136, 73179), (73184, 73193), (93856, 93880),
+    (93883, 93907), (94194, 94198), (100344, 100351), (101641, 101662), (101760, 101874),
+    (124608, 124638), (124640, 124661), (124670, 124671), (177978, 177983), (183970, 183981),
+    (205744, 210041),
+]
+# fmt: on
+CONTEXTS = "a{0}b 1{0}2 !{0}! {0}{0} A{0}b"  # in which a code point is compared
+COMPARED = 32  # code points at a time
+# of so many letters without case that Unicode 3.2 had, as ideographs, one is compared
+OLD_LETTERS = 16
+ASSIGNED = (range(0x80, 0x40000), range(0xE0000, 0xE1000))  # where code points of a known kind are
+IDEOGRAPHS = range(0x20000, 0x40000)  # newer ones, compared in fewer contexts
+IN_FEWER = "a{0}1 {0}{0}"
+UNASSIGNED = "Cn"
+OF_NO_KIND = (UNASSIGNED, "Co", "Cs")
+
+
+def refers_of(tokenizer: Tokenizer, fast: Encode, reference: Encode) -> Refers:
+    """Tells which documents the reference has to encode.
+
+    ValueError if the engine fails on some characters.
+    """
+    if not isinstance(tokenizer, HuggingFace):
+        codes = [np.arange(first, last + 1) for first, last in DIFFERING]
+        if tokenizer.pattern == patterns.NANOCHAT_PATTERN:
+            codes.append(patterns.numbers())
+        return CodePoints(np.concatenate(codes)).among
+    codes = [_compared(tokenizer, fast, reference), _renormalized(tokenizer)]
+    if splits_digits(tokenizer):
+        codes.append(patterns.numbers())
+    with_codes = CodePoints(np.concatenate(codes)).among
+    flagged, in_normalized = _flagged_tokens(tokenizer)
+    if not flagged:
+        return with_codes
+    normalizer = tokenizer.encoding_of_texts.normalizer if in_normalized else None
+    forms = set(flagged)
+    if normalizer is not None:
+        forms.update(map(normalizer.normalize_str, in_normalized))
+    pattern = "|".join(map(re.escape, sorted(forms)))
+
+    def refers(documents: pa.LargeStringArray) -> np.ndarray:
+        is_referred = with_codes(documents)
+        is_referred |= _match(pattern, documents)
+        if normalizer is not None:
+            texts = map(normalizer.normalize_str, documents.to_pylist())
+            is_referred |= _match(pattern, pa.array(texts, pa.large_string()))
+        return is_referred
+
+    return refers
+
+
+def _match(pattern: str, texts: pa.LargeStringArray) -> np.ndarray:
+    return pc.match_substring_regex(texts, pattern).to_numpy(zero_copy_only=False)
+
+
+def _flagged_tokens(tokenizer: HuggingFace) -> tuple[list[str], list[str]]:
+    """Added tokens that only the library matches; and those of them in the normalized text."""
+    # tokens of two kinds may overlap
+    has_two_kinds = len({bool(token.get("normalized")) for token in tokenizer.added}) > 1
+    flagged = []
+    in_normalized = []
+    for token in tokenizer.added:
+        text = token["content"]
+        is_normalized = bool(token.get("normalized"))
+        is_in_normalized = normalizes(tokenizer) and (is_normalized or not text.isascii())
+        if is_in_normalized:
+            in_normalized.append(text)
+        has_flag = any(token.get(flag) for flag in FLAGS)
+        if is_in_normalized or has_flag or (is_normalized and has_two_kinds):
+            flagged.append(text)
+    return flagged, in_normalized
+
+
+def _compared(tokenizer: HuggingFace, fast: Encode, reference: Encode) -> np.ndarray:
+    """The code points that both encode differently, and those of no known kind."""
+    known = []
+    compared = []
+    for codes in ASSIGNED:
+        for code in codes:
+            character = chr(code)
+            if unicodedata.category(character) in OF_NO_KIND:
+                continue
+            known.append(code)
+            if code % OLD_LETTERS == 0 or unicodedata.ucd_3_2_0.category(character) != "Lo":
+                compared.append(code)
+    unknown = np.setdiff1d(np.r_[0x80:0xD800, 0xE000:0x110000], known, assume_unique=True)
+    texts = []
+    for code in compared:
+        contexts = IN_FEWER if code in IDEOGRAPHS else CONTEXTS
+        texts.append(contexts.format(chr(code)))
+
+    def differ(texts: list[str]) -> list[int]:
+        documents = pa.array(texts, pa.large_string())
+        with naming_the_library(NAME, tokenizer.name):
+            return differing_documents(fast(documents), reference(documents))
+
+    begins = range(0, len(texts), COMPARED)
+    groups = ["\n".join(texts[begin : begin + COMPARED]) for begin in begins]
+    numbers: list[int] = []  # of the texts in groups that differ
+    for group in differ(groups):
+        begin = begins[group]
+        numbers += range(begin, min(begin + COMPARED, len(texts)))
+    differing = differ([texts[number] for number in numbers])
+    return np.r_[unknown, [compared[numbers[place]] for place in differing]].astype(int)
+
+
+def normalizes(tokenizer: HuggingFace) -> bool:
+    normalizer = tokenizer.parts.get("normalizer")
+    return normalizer is not None and normalizer.get("normalizers") != []
+
+
+def steps_of(tokenizer: HuggingFace) -> list[dict[str, Any]]:
+    """The steps of a pre-tokenizer."""
+    step = tokenizer.parts.get("pre_tokenizer")
+    if not step:
+        return []
+    steps: list[dict[str, Any]] = step.get("pretokenizers", [step])
+    return steps
+
+
+def splits_digits(tokenizer: HuggingFace) -> bool:
+    """Whether it cuts a text at each digit first, as SmolLM's and StarCoder's."""
+    steps = steps_of(tokenizer)
+    if len(steps) < 2:
+        return False
+    return steps[0].get("type") == "Digits" and steps[0].get("individual_digits") is True
+
+
+def _renormalized(tokenizer: HuggingFace) -> np.ndarray:
+    """The code points that two libraries may normalize differently, if the tokenizer normalizes.
+
+    Once a character is assigned, Unicode never changes how it is normalized (its stability policy,
+    since 3.2). So libraries of different years differ only in characters that are newer than the
+    older of them, and only in those that combine, decompose or compose.
+    """
+    if not normalizes(tokenizer):
+        return np.array([], int)
+    decompositions: dict[str, str] = {}  # of the newer characters
+    for codes in ASSIGNED:
+        for character in map(chr, codes):
+            is_newer = unicodedata.ucd_3_2_0.category(character) == UNASSIGNED
+            if is_newer and unicodedata.category(character) != UNASSIGNED:
+                decompositions[character] = unicodedata.decomposition(character)
+    composing: set[str] = set()
+    for decomposition in decompositions.values():
+        parts = [part for part in decomposition.split() if part[0] != "<"]
+        composing.update(chr(int(part, 16)) for part in parts)
+    changed = []
+    for character, decomposition in decompositions.items():
+        if decomposition or character in composing or unicodedata.combining(character):
+            changed.append(ord(character))
+    return np.array(changed, int)
