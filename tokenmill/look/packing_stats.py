@@ -9,7 +9,7 @@ state, after 300,000 documents, because its share of dropped tokens starts near 
 
 from collections.abc import Sequence
 from dataclasses import astuple, dataclass
-from itertools import count
+from itertools import count, cycle, islice
 
 import numpy as np
 
@@ -18,9 +18,13 @@ from tokenmill.rows.packing import RowPlan
 from tokenmill.rows.plan import Content, Packing, plan_window
 from tokenmill.rows.windows import DEFAULT_WINDOW_SIZE, Window
 
-NANOCHAT_SETTLED, NANOCHAT_MEASURED = 300_000, 100_000  # documents
-OF_TEXT = {"best_fit": Packing()} | {
-    name: Packing(name) for name in ("nanochat", "concat", "random")
+NANOCHAT_SETTLED = 300_000  # documents, before it is measured
+NANOCHAT_MEASURED = 100_000  # documents
+OF_TEXT = {
+    "best_fit": Packing(),
+    "nanochat": Packing("nanochat"),
+    "concat": Packing("concat"),
+    "random": Packing("random"),
 }
 OF_CHATS = {
     "crop": Packing(long_documents="crop", keep_whole=True),
@@ -63,7 +67,7 @@ class Tally:
     broken: int = 0  # of these, those that are whole in no row
 
     def __add__(self, other: "Tally") -> "Tally":
-        return Tally(*(a + b for a, b in zip(astuple(self), astuple(other), strict=True)))
+        return Tally(*map(sum, zip(astuple(self), astuple(other), strict=True)))
 
     @property
     def dropped(self) -> float:
@@ -104,60 +108,65 @@ def tally(
     seed: int = 0,
     first_targets: Sequence[np.ndarray] | None = None,
 ) -> Tally:
-    """What one of the variants does in one epoch to shards of documents of these lengths (including BOS). Of chats, the
-    place of each conversation's first target says which are left out.
+    """What one of the variants does in one epoch to shards of documents of these lengths.
+
+    Lengths include BOS. Of chats, the place of each conversation's first target says which are left
+    out.
     """
     packing = (variants() | variants(chat=True))[label]
     if packing.name == "nanochat":
         return _settled(np.concatenate(shards), row_len)
-    found = Tally()
-    joined = _windows(shards, shards) if packing.packs_documents else shards
-    firsts = [None] * len(joined) if first_targets is None else _windows(shards, first_targets)
-    for number, (lengths, first) in enumerate(zip(joined, firsts, strict=True)):
-        if len(lengths):
-            plan = plan_of(packing, lengths, row_len, (seed, 0, number), first)
-            found += (
-                _of_documents(plan, lengths)
-                if packing.packs_documents
-                else _of_stream(plan, lengths, packing)
-            )
-    return found
+    groups = _windows(shards, shards) if packing.packs_documents else shards
+    targets: Sequence[np.ndarray | None] = [None] * len(groups)
+    if first_targets is not None:
+        targets = _windows(shards, first_targets)
+    total = Tally()
+    for number, (lengths, first) in enumerate(zip(groups, targets, strict=True)):
+        if not len(lengths):
+            continue
+        plan = plan_of(packing, lengths, row_len, (seed, 0, number), first)
+        if packing.packs_documents:
+            total += _of_documents(plan, lengths)
+        else:
+            total += _of_stream(plan, lengths, packing)
+    return total
 
 
 def _windows(shards: Sequence[np.ndarray], columns: Sequence[np.ndarray]) -> list[np.ndarray]:
-    """A column of shards of documents of these lengths, in groups with about as many tokens as a window."""
+    """A column of shards of documents of these lengths, in groups of about a window's tokens."""
     tokens = np.array([lengths.sum() for lengths in shards])
-    number = (np.cumsum(tokens) - tokens) // DEFAULT_WINDOW_SIZE.window
-    return [
-        np.concatenate([columns[i] for i in np.flatnonzero(number == n).tolist()])
-        for n in np.unique(number)
-    ]
+    window_of = (np.cumsum(tokens) - tokens) // DEFAULT_WINDOW_SIZE.window
+    groups: dict[int, list[np.ndarray]] = {}
+    for window, column in zip(window_of.tolist(), columns, strict=True):
+        groups.setdefault(window, []).append(column)
+    return [np.concatenate(group) for group in groups.values()]
 
 
 def _of_documents(plan: RowPlan, lengths: np.ndarray) -> Tally:
     """The tally of rows made of pieces of documents."""
-    kept, first = ~plan.filler, plan.row_offsets[:-1]
-    whole = lengths[plan.document[kept]]
+    is_kept = ~plan.filler
+    first_pieces = plan.row_offsets[:-1]
+    document = plan.document[is_kept]
+    whole = lengths[document]  # the length of each piece's document
+    is_cut = (whole <= plan.row_len) & (plan.length[is_kept] < whole)
     return Tally(
         tokens=int(lengths.sum()),
-        kept=int(plan.length[kept].sum()),
+        kept=int(plan.length[is_kept].sum()),
         row_tokens=plan.num_rows * plan.row_len,
         repeated=int(plan.length[plan.filler].sum()),
         headed=int(plan.length[plan.start == 0].sum()),
         rows=plan.num_rows,
-        at_start=int((plan.start[first] == 0).sum()),
-        inserted=int(plan.bos[first].sum()),
+        at_start=int((plan.start[first_pieces] == 0).sum()),
+        inserted=int(plan.bos[first_pieces].sum()),
         short=int((lengths <= plan.row_len).sum()),
-        broken=len(
-            np.unique(plan.document[kept][(whole <= plan.row_len) & (plan.length[kept] < whole)])
-        ),
+        broken=len(np.unique(document[is_cut])),
     )
 
 
 def _of_stream(plan: RowPlan, lengths: np.ndarray, packing: Packing) -> Tally:
     """The tally of rows cut from the stream of all documents."""
     starts = np.sort(plan.start)
-    # a token that two rows share is a target of the first and an input of the second, so it is not a copy
+    # a token that two rows share is a target of the first and an input of the second: no copy
     shared = max(0, len(starts) - 1) if packing.name == "concat" else 0
     return _cut(lengths, starts, plan.row_len, shared)
 
@@ -166,47 +175,52 @@ def _cut(lengths: np.ndarray, starts: np.ndarray, row_len: int, shared: int = 0)
     """The tally of rows cut from the documents' stream at ascending `starts`."""
     ends = np.cumsum(lengths)
     begins = ends - lengths
-    kept = int(np.minimum(np.diff(starts), row_len).sum()) + (row_len if len(starts) else 0)
+    row_tokens = len(starts) * row_len
+    kept = int(np.minimum(np.diff(starts), row_len).sum())
+    if len(starts):
+        kept += row_len
     on_bos = np.isin(starts, begins)
     first = np.searchsorted(ends, starts, side="right")  # the document that each row begins in
     headless = np.where(on_bos, 0, np.minimum(ends[first] - starts, row_len))
     # a document is whole in a row that starts from its end - row_len to its beginning
-    holding = np.searchsorted(starts, begins, side="right") - np.searchsorted(
-        starts, ends - row_len, side="left"
-    )
-    short = lengths <= row_len
+    rows_to_begin = np.searchsorted(starts, begins, side="right")
+    rows_before = np.searchsorted(starts, ends - row_len, side="left")
+    is_short = lengths <= row_len
+    is_broken = is_short & (rows_to_begin <= rows_before)
     return Tally(
         tokens=int(ends[-1]),
         kept=kept,
-        row_tokens=len(starts) * row_len,
-        repeated=len(starts) * row_len - kept - shared,
-        headed=len(starts) * row_len - int(headless.sum()),
+        row_tokens=row_tokens,
+        repeated=row_tokens - kept - shared,
+        headed=row_tokens - int(headless.sum()),
         rows=len(starts),
         at_start=int(on_bos.sum()),
-        short=int(short.sum()),
-        broken=int((short & (holding <= 0)).sum()),
+        short=int(is_short.sum()),
+        broken=int(is_broken.sum()),
     )
 
 
 def _settled(lengths: np.ndarray, row_len: int) -> Tally:
-    """The tally of nanochat's buffer on one rank, reading the documents again and again, as its epochs do."""
-    known = lengths.tolist()
+    """The tally of nanochat's buffer on one rank, which reads the documents again and again."""
+    documents = zip(cycle(lengths.tolist()), count())  # noqa: B905 (both are endless)
 
-    def refill(at: int) -> list[tuple[int, int]]:
-        return [(known[place % len(known)], place) for place in range(at, at + REFILL_DOCUMENTS)]
+    def refill() -> list[tuple[int, int]]:
+        return list(islice(documents, REFILL_DOCUMENTS))
 
-    buffer = BestFitBuffer(map(refill, count(step=REFILL_DOCUMENTS)), row_len)
+    buffer = BestFitBuffer(iter(refill, None), row_len)
     settled = 0
     while settled <= NANOCHAT_SETTLED:
         row = buffer.next_row()
         settled += len(row)
-    pieces, rows = [*row], 1
+    pieces = list(row)
+    rows = 1
     while len(pieces) < NANOCHAT_MEASURED:
         pieces += buffer.next_row()
         rows += 1
     place, taken = np.array(pieces).T
     length = lengths[place % len(lengths)]
-    short, kept = length <= row_len, int(taken.sum())
+    is_short = length <= row_len
+    kept = int(taken.sum())
     return Tally(
         tokens=int(length.sum()),
         kept=kept,
@@ -214,6 +228,6 @@ def _settled(lengths: np.ndarray, row_len: int) -> Tally:
         headed=kept,
         rows=rows,
         at_start=rows,
-        short=int(short.sum()),
-        broken=int((short & (taken < length)).sum()),
+        short=int(is_short.sum()),
+        broken=int((is_short & (taken < length)).sum()),
     )

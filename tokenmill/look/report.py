@@ -17,7 +17,7 @@ from rich.table import Table
 
 from tokenmill.addresses import name_of, require_folder
 from tokenmill.look import report_text
-from tokenmill.look.packing_stats import tally, variants
+from tokenmill.look.packing_stats import Tally, tally, variants
 from tokenmill.look.report_page import Findings, glance, render, view_in_words
 from tokenmill.look.sample_rows import make_specimen
 from tokenmill.look.set_statistics import lengths_of, look_at_loss, sample
@@ -56,76 +56,102 @@ class Report:
 
     @property
     def is_text(self) -> bool:
-        """Whether the source is text: files, or a folder with files of text and no token sets in it."""
+        """Whether the source is text: files, or a folder with files of text and no token sets."""
         path = set_folder(self.source[0])
-        if isinstance(path, str) or any([*path.glob("shards"), *path.glob("*/shards")]):
+        if isinstance(path, str):
             return False
-        return format_of(path.name) is not None or any(
-            format_of(file.name) for file in path.rglob("*")
-        )
+        if any(path.glob("shards")) or any(path.glob("*/shards")):
+            return False
+        if format_of(path.name) is not None:
+            return True
+        return any(format_of(file.name) for file in path.rglob("*"))
 
 
 def find(config: Report) -> Findings:
-    """Reads the token set. Raises ValueError or FileNotFoundError if it is unfinished, damaged, or has no documents."""
+    """Reads the token set.
+
+    Raises ValueError or FileNotFoundError if it is unfinished, damaged, or has no documents.
+    """
     token_set = open_set(config.source[0], CacheConfig(config.cache_dir)).viewed(config.view)
-    tokenizer, entries = Tokenizer.of_set(token_set), sample(token_set, "train")
-    lengths, seq_lens = lengths_of(token_set, entries), sorted({*SEQ_LENS, config.seq_len})
-    loss = look_at_loss(token_set, entries, seq_lens) if token_set.is_chat else None
-    first = None if loss is None else loss.first
-    labels = variants(token_set.is_chat)
-    tallies = {
-        t: {label: tally(label, lengths, t + 1, first_targets=first) for label in labels}
-        for t in seq_lens
-    }
+    tokenizer = Tokenizer.of_set(token_set)
+    entries = sample(token_set, "train")
+    lengths = lengths_of(token_set, entries)
+    seq_lens = sorted({*SEQ_LENS, config.seq_len})
+    loss = None
+    first_targets = None
+    if token_set.is_chat:
+        loss = look_at_loss(token_set, entries, seq_lens)
+        first_targets = loss.first
+    tallies: dict[int, dict[str, Tally]] = {}
+    for seq_len in seq_lens:
+        tallies[seq_len] = {
+            label: tally(label, lengths, seq_len + 1, first_targets=first_targets)
+            for label in variants(token_set.is_chat)
+        }
     columns = []
-    if META.suffix in token_set.record(token_set.entries[0]) or token_set.view is not None:
+    has_metadata = META.suffix in token_set.record(token_set.entries[0])
+    if has_metadata or token_set.view is not None:
         from tokenmill.views.distributions import distributions  # and pyarrow
 
         columns = distributions(token_set, token_set.view, entries)
-    specimen = make_specimen(token_set, "train", config.seq_len + 1)
-    return Findings(token_set, tokenizer, lengths, len(entries), tallies, loss, specimen, columns)
+    return Findings(
+        token_set=token_set,
+        tokenizer=tokenizer,
+        lengths=lengths,
+        shards=len(entries),
+        tallies=tallies,
+        loss=loss,
+        specimen=make_specimen(token_set, "train", config.seq_len + 1),
+        columns=columns,
+    )
 
 
-def print_short(found: Findings, seq_len: int, console: Console) -> None:
+def print_short(findings: Findings, seq_len: int, console: Console) -> None:
     """Prints the set at a glance, and what each packing does to it."""
-    console.print(f"{found.token_set.name}: {', '.join(glance(found.token_set))}")
-    for line in [
-        view_in_words(found.token_set),
-        *report_text.left_out(found.token_set),
-        found.verdict(seq_len),
-    ]:
-        if line:
-            console.print(line)
-    console.print(f"{found.looked_at} {found.lengths_in_words}")
-    tallies = found.tallies[seq_len]
-    _print_table(report_text.table(tallies, seq_len, found.loss), list(tallies), seq_len, console)
+    token_set = findings.token_set
+    amounts = ", ".join(glance(token_set))
+    console.print(f"{token_set.name}: {amounts}")
+    view = view_in_words(token_set)
+    if view:
+        console.print(view)
+    for line in report_text.left_out(token_set):
+        console.print(line)
+    console.print(findings.verdict(seq_len))
+    console.print(f"{findings.looked_at} {findings.lengths_in_words}")
+    tallies = findings.tallies[seq_len]
+    rows = report_text.table(tallies, seq_len, findings.loss)
+    _print_table(rows, list(tallies), seq_len, console)
 
 
 def print_text(config: Report, console: Console) -> None:
-    """Prints what packings would do to text, from a sample of it. Raises what `sample_text` raises."""
+    """Prints what packings would do to text, from a sample of it. Raises as `sample_text` does."""
     from tokenmill.look.text_sample import sample_text  # and the packages of prepare
 
     try:
-        found = sample_text(config.source, config.tokenizer, config.text_column, console.print)
+        sampled = sample_text(config.source, config.tokenizer, config.text_column, console.print)
     except ValueError as error:
-        hint = "report takes --tokenizer and --text-column alone; other flags are those of tokenmill prepare"
-        raise ValueError(f"{error} ({hint})" if "--" in str(error) else str(error)) from error
-    whole, lengths = found.whole_bytes / found.text_bytes, found.lengths
-    tokens = int(lengths.sum() * whole)
-    part = (
-        "all"
-        if whole == 1
-        else f"{in_bytes(found.text_bytes)} of about {in_bytes(found.whole_bytes)}"
-    )
-    engine = f"{found.encoder.tokenizer.name} ({found.encoder.engine})"
-    console.print(
-        f"read {part} of the text, {counted(len(lengths), 'document')}, and tokenized it with {engine}"
-    )
+        if "--" not in str(error):
+            raise
+        raise ValueError(
+            f"{error} (report takes --tokenizer and --text-column alone; other flags are those of "
+            "tokenmill prepare)"
+        ) from error
+    lengths = sampled.lengths
+    encoder = sampled.encoder
+    factor = sampled.whole_bytes / sampled.text_bytes  # all of the text, in samples
+    part = "all"
+    if factor != 1:
+        part = f"{in_bytes(sampled.text_bytes)} of about {in_bytes(sampled.whole_bytes)}"
+    documents = counted(len(lengths), "document")
+    engine = f"{encoder.tokenizer.name} ({encoder.engine})"
+    console.print(f"read {part} of the text, {documents}, and tokenized it with {engine}")
     console.print(report_text.of_lengths(lengths, "documents"))
-    time = in_time(math.ceil(found.seconds * whole / found.cores))
-    size = in_bytes(tokens * found.encoder.dtype.itemsize)
+    tokens = int(lengths.sum() * factor)
+    size = in_bytes(tokens * encoder.dtype.itemsize)
+    time = in_time(math.ceil(sampled.seconds * factor / sampled.cores))
     console.print(
-        f"about {tokens:,} tokens in all, {size}; to tokenize them takes about {time} on {found.cores} cores"
+        f"about {tokens:,} tokens in all, {size}; to tokenize them takes about {time} on "
+        f"{sampled.cores} cores"
     )
     for seq_len in sorted({*SAMPLE_SEQ_LENS, config.seq_len}):
         tallies = {label: tally(label, [lengths], seq_len + 1) for label in variants()}
@@ -151,33 +177,37 @@ def main(arguments: list[str], prog: str) -> None:
         raise ValueError(
             "expected a token set, or files of text; `tokenmill list` lists the token sets here"
         )
-    if len(config.source) > 1 and not config.is_text:
+    is_text = config.is_text
+    if len(config.source) > 1 and not is_text:
         raise ValueError(
             f"expected one token set, found {len(config.source):,}; report on them one by one"
         )
-    if config.is_text:
+    if is_text:
         if config.out or config.view:
             raise ValueError(
-                "--out and --view are for token sets, and these are files of text; prepare them first"
+                "--out and --view are for token sets, and these are files of text; prepare them "
+                "first"
             )
         print_text(config, console)
         return
     if (config.tokenizer, config.text_column) != (None, None):
         raise ValueError(
-            "--tokenizer and --text-column are for text that was not prepared, and this is a token set"
+            "--tokenizer and --text-column are for text that was not prepared, and this is a token "
+            "set"
         )
     try:
-        place, found = set_folder(config.source[0]), find(config)
+        location = set_folder(config.source[0])
+        findings = find(config)
     except FileNotFoundError as error:
         raise FileNotFoundError(
             f"{error}; or name files of text, which need not be prepared"
         ) from error
-    page = (
-        Path(f"{name_of(place)}.html")
-        if isinstance(place, str)
-        else place.resolve() / "report.html"
-    )
-    page = config.out or page
-    write_file(page, render(found, config.seq_len).encode())
-    print_short(found, config.seq_len, console)
+    if config.out:
+        page = config.out
+    elif isinstance(location, str):
+        page = Path(f"{name_of(location)}.html")
+    else:
+        page = location.resolve() / "report.html"
+    write_file(page, render(findings, config.seq_len).encode())
+    print_short(findings, config.seq_len, console)
     console.print(str(page))

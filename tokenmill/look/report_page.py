@@ -1,10 +1,10 @@
 """Renders the report's page from templates/report.html: plain tables, which Jinja2 draws.
 
-Bars are HTML boxes with computed widths: they need no JavaScript and follow the reader's light or dark colors, where a
-plotting library gives fixed pictures or megabytes of JavaScript.
+Bars are HTML boxes with computed widths: they need no JavaScript and follow the reader's light or
+dark colors, where a plotting library gives fixed pictures or megabytes of JavaScript.
 """
 
-from collections import defaultdict
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -16,7 +16,7 @@ import numpy as np
 from tokenmill.look import report_rows, report_text
 from tokenmill.look.packing_stats import Tally
 from tokenmill.look.sample_rows import Specimen
-from tokenmill.look.set_statistics import MOST_STRETCHES, LossStatistics, histogram
+from tokenmill.look.set_statistics import MOST_STRETCHES, Bin, LossStatistics, histogram
 from tokenmill.messages import counted, in_bytes
 from tokenmill.store.set_names import TOKENS_ROOT
 from tokenmill.store.shards import SPLITS
@@ -26,19 +26,8 @@ from tokenmill.tokenize.tokenizer import Tokenizer
 TEMPLATES = Path(__file__).parent / "templates"
 FILES = 20  # how many source files are listed before the reader asks for more
 SHOWN = 16  # how many rows are drawn before the reader asks for more
-STEPS = (
-    0.001,
-    0.002,
-    0.005,
-    0.01,
-    0.02,
-    0.05,
-    0.1,
-    0.2,
-    0.25,
-    0.5,
-    1.0,
-)  # between gridlines of a chart
+# between gridlines of a chart
+STEPS = (0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.25, 0.5, 1.0)
 TICKS = 7  # labels below a chart, about
 
 
@@ -57,7 +46,8 @@ class Findings:
 
     def verdict(self, seq_len: int) -> str:
         """What rows of seq_len mean for these documents."""
-        lengths, tallies = np.concatenate(self.lengths), self.tallies[seq_len]
+        lengths = np.concatenate(self.lengths)
+        tallies = self.tallies[seq_len]
         if self.loss is None:
             return report_text.verdict(lengths, tallies, seq_len)
         return report_text.chat_verdict(lengths, self.loss, tallies, seq_len)
@@ -65,10 +55,10 @@ class Findings:
     @property
     def looked_at(self) -> str:
         """Whether all shards were read, or a sample of a large set."""
-        every = sum(entry.tokens > 0 for entry in self.token_set.split("train"))
-        if self.shards == every:
+        total = sum(entry.tokens > 0 for entry in self.token_set.split("train"))
+        if self.shards == total:
             return "All training shards were read."
-        return f"{self.shards:,} of {every:,} training shards, evenly spaced, were read."
+        return f"{self.shards:,} of {total:,} training shards, evenly spaced, were read."
 
     @property
     def lengths_in_words(self) -> str:
@@ -78,73 +68,92 @@ class Findings:
 
     def tiles(self, seq_len: int) -> list[tuple[str, str]]:
         """The default's most important shares, in numbers and in words."""
-        label, ours = next(iter(self.tallies[seq_len].items()))
+        label, tally = next(iter(self.tallies[seq_len].items()))
+        kept = 1 - tally.dropped
         if self.loss is not None:
-            kept = 1 - self.loss.lost[label][seq_len]
-            found = [
-                (kept, "of the targets kept"),
-                (1 - ours.dropped, "of the tokens kept"),
-                (ours.filler, "padding"),
+            shares = [
+                (1 - self.loss.lost[label][seq_len], "of the targets kept"),
+                (kept, "of the tokens kept"),
+                (tally.filler, "padding"),
             ]
         else:
-            found = [(1 - ours.dropped, "of the tokens kept"), (ours.filler, "filler")]
-            found += [(ours.begin, "of the rows begin with a document")]
-            found += [(ours.begin_inserted, "of the rows begin with an inserted BOS")]
-            found += [(ours.cut, "of the short documents cut")]
-        return [
-            (f"{share:.0%}" if share in (0, 1) else f"{share:.2%}", words) for share, words in found
-        ]
+            shares = [
+                (kept, "of the tokens kept"),
+                (tally.filler, "filler"),
+                (tally.begin, "of the rows begin with a document"),
+                (tally.begin_inserted, "of the rows begin with an inserted BOS"),
+                (tally.cut, "of the short documents cut"),
+            ]
+        return [(_tile(share), words) for share, words in shares]
+
+
+def _tile(share: float) -> str:
+    return f"{share:.0%}" if share in (0, 1) else f"{share:.2%}"
 
 
 def source_files(token_set: TokenSet) -> list[tuple[str, str, int, int]]:
-    """The source files with split, documents and tokens of their shards, the largest first. Small files share shards,
-    so a shard of several counts as one line.
+    """The source files with split, documents and tokens of their shards, the largest first.
+
+    Small files share shards, so a shard of several counts as one line.
     """
-    found: dict[tuple[str, str], list[int]] = defaultdict(lambda: [0, 0])
+    documents: Counter[tuple[str, str]] = Counter()
+    tokens: Counter[tuple[str, str]] = Counter()
     for entry in token_set.entries:
-        more = f" and {len(entry.sources) - 1:,} more" if len(entry.sources) > 1 else ""
-        counts = found[entry.sources[0] + more, entry.split]
-        counts[:] = counts[0] + entry.documents, counts[1] + entry.tokens
-    lines = [
-        (name, split, documents, tokens) for (name, split), (documents, tokens) in found.items()
-    ]
+        name = entry.sources[0]
+        also = len(entry.sources) - 1
+        if also:
+            name += f" and {also:,} more"
+        documents[name, entry.split] += entry.documents
+        tokens[name, entry.split] += entry.tokens
+    lines = [(name, split, documents[name, split], tokens[name, split]) for name, split in tokens]
     return sorted(lines, key=lambda line: -line[3])
 
 
 def splits(token_set: TokenSet) -> list[dict[str, Any]]:
-    found = []
+    """What each split has."""
+    rows = []
     for name in SPLITS:
         entries = token_set.split(name)
-        sums = {
-            count: sum(getattr(e, count) for e in entries)
-            for count in ("documents", "tokens", "text_bytes")
-        }
-        found.append({"name": name, "shards": len(entries)} | sums)
-    return found
+        rows.append(
+            {
+                "name": name,
+                "shards": len(entries),
+                "documents": sum(entry.documents for entry in entries),
+                "tokens": sum(entry.tokens for entry in entries),
+                "text_bytes": sum(entry.text_bytes for entry in entries),
+            }
+        )
+    return rows
 
 
 def glance(token_set: TokenSet) -> list[str]:
     """The set in a few words."""
-    manifest = token_set.manifest
-    documents, tokens, text = (manifest[count] for count in ("documents", "tokens", "text_bytes"))
-    size = tokens * token_set.numpy_dtype.itemsize + 8 * (documents + len(token_set.entries))
-    amounts = [
+    documents = token_set.manifest["documents"]
+    tokens = token_set.manifest["tokens"]
+    text_bytes = token_set.manifest["text_bytes"]
+    shards = len(token_set.entries)
+    offset_bytes = 8 * (documents + shards)
+    size = tokens * token_set.numpy_dtype.itemsize + offset_bytes
+    return [
         counted(documents, "document"),
         counted(tokens, "token"),
-        f"{in_bytes(text)} of text",
+        f"{in_bytes(text_bytes)} of text",
+        f"{in_bytes(size)} on disk",
+        counted(shards, "shard"),
     ]
-    return [*amounts, f"{in_bytes(size)} on disk", counted(len(token_set.entries), "shard")]
 
 
 def training_lines(token_set: TokenSet, seq_len: int) -> str:
     """The lines that train on the set, or on its view, from the folder that has data/tokens."""
-    path, address = token_set.path.resolve(), token_set.display_name
-    name = (
-        token_set.name if path.parent == TOKENS_ROOT.resolve() and "://" not in address else address
-    )
-    view = "" if token_set.view is None else f", view={token_set.view.name!r}"
-    long = ', long_documents="crop"' if token_set.is_chat else ""
-    settings = f"batch_size=8, seq_len={seq_len}{view}{long}"
+    name = token_set.display_name
+    is_under_root = token_set.path.resolve().parent == TOKENS_ROOT.resolve()
+    if is_under_root and "://" not in name:
+        name = token_set.name
+    settings = f"batch_size=8, seq_len={seq_len}"
+    if token_set.view is not None:
+        settings += f", view={token_set.view.name!r}"
+    if token_set.is_chat:
+        settings += ', long_documents="crop"'
     return f"from tokenmill import RowLoader\nloader = RowLoader({name!r}, {settings})"
 
 
@@ -153,37 +162,38 @@ def view_in_words(token_set: TokenSet) -> str:
     view = token_set.view
     if view is None:
         return ""
-    counts, entries = view.facts["splits"]["train"], token_set.split("train")
-    documents, tokens = (
-        sum(entry.documents for entry in entries),
-        sum(entry.tokens for entry in entries),
-    )
+    counts = view.facts["splits"]["train"]
+    entries = token_set.split("train")
+    documents = counted(sum(entry.documents for entry in entries), "training document")
+    tokens = sum(entry.tokens for entry in entries)
     rule = ", ".join(f"{flag} {value}" for flag, value in view.facts["rule"].items())
     return (
-        f"This is the view {view.name} ({rule}): {counts['documents']:,} of {counted(documents, 'training document')}, "
-        f"{counts['copies']:,} with repeats, {counts['tokens']:,} of {tokens:,} tokens. What follows is about these "
-        "documents, each as often as it counts; the set's own figures are at the end."
+        f"This is the view {view.name} ({rule}): {counts['documents']:,} of {documents}, "
+        f"{counts['copies']:,} with repeats, {counts['tokens']:,} of {tokens:,} tokens. What "
+        "follows is about these documents, each as often as it counts; the set's own figures are "
+        "at the end."
     )
 
 
 def _columns(columns: Sequence[tuple[str, Sequence[Any]]]) -> list[dict[str, Any]]:
-    """The tables of documents by what is known of them, with shares of the tokens, and of the widest bar."""
-    found = []
+    """The tables of documents by what is known of them.
+
+    Each line has its shares of the tokens, and these in percent of the widest bar.
+    """
+    tables = []
     for name, lines in columns:
-        totals = [
-            max(1, sum(getattr(line, what) for line in lines)) for what in ("tokens", "view_tokens")
-        ]
-        shares = [(line.tokens / totals[0], line.view_tokens / totals[1]) for line in lines]
-        most = max(map(max, shares), default=0) or 1
-        rows = [
-            (line, share, [100 * one / most for one in share])
-            for line, share in zip(lines, shares, strict=True)
-        ]
-        found.append({"name": name, "rows": rows})
-    return found
+        tokens = max(1, sum(line.tokens for line in lines))
+        view_tokens = max(1, sum(line.view_tokens for line in lines))
+        shares = [(line.tokens / tokens, line.view_tokens / view_tokens) for line in lines]
+        widest = max(map(max, shares), default=0) or 1
+        rows = []
+        for line, pair in zip(lines, shares, strict=True):
+            rows.append((line, pair, [100 * share / widest for share in pair]))
+        tables.append({"name": name, "rows": rows})
+    return tables
 
 
-def render(found: Findings, seq_len: int) -> str:
+def render(findings: Findings, seq_len: int) -> str:
     """The page, with rows of seq_len drawn."""
     environment = jinja2.Environment(
         loader=jinja2.FileSystemLoader(TEMPLATES),
@@ -192,96 +202,111 @@ def render(found: Findings, seq_len: int) -> str:
         trim_blocks=True,
         lstrip_blocks=True,
     )
-    token_set, loss, lengths = found.token_set, found.loss, np.concatenate(found.lengths)
-    bins = histogram(lengths, None if loss is None else loss.targets)
-    spans = [
-        f"{one.first:,}" if one.first == one.last else f"{one.first:,} to {one.last:,}"
-        for one in bins
-    ]
-    marked = next(
-        (number for number, one in enumerate(bins) if one.first <= seq_len <= one.last), None
-    )
-    drawn = [
-        bars(f"Share of {what}, by length", list(zip(spans, counts, strict=True)), what, marked)
-        for what, counts in (
-            ("documents", [b.documents for b in bins]),
-            ("tokens", [b.tokens for b in bins]),
-        )
-    ]
-    if loss is not None:
-        stretches = [
-            (f"{n}{'+' * (n == MOST_STRETCHES)}", count)
-            for n, count in enumerate(loss.by_stretches.tolist())
-        ]
-        drawn.append(
-            bars("Share of conversations, by stretches that bear loss", stretches, "conversations")
-        )
+    token_set = findings.token_set
+    loss = findings.loss
+    is_chat = loss is not None
+    bins = histogram(np.concatenate(findings.lengths), loss.targets if loss else None)
+    ranges = [_range(bin) for bin in bins]
+    tallies = findings.tallies
+    tables = {
+        length: report_text.table(by_label, length, loss) for length, by_label in tallies.items()
+    }
+    measures = report_text.CHAT_MEASURES_IN_WORDS if is_chat else report_text.MEASURES_IN_WORDS
     return environment.get_template("report.html").render(
         token_set=token_set,
         glance=glance(token_set),
-        is_chat=loss is not None,
-        documents="documents" if loss is None else "conversations",
-        verdict=found.verdict(seq_len),
-        tiles=found.tiles(seq_len),
-        default=next(iter(found.tallies[seq_len])),
-        measures_in_words=report_text.MEASURES_IN_WORDS
-        if loss is None
-        else report_text.CHAT_MEASURES_IN_WORDS,
+        is_chat=is_chat,
+        documents="conversations" if is_chat else "documents",
+        verdict=findings.verdict(seq_len),
+        tiles=findings.tiles(seq_len),
+        default=next(iter(tallies[seq_len])),
+        measures_in_words=measures,
         splits=splits(token_set),
         files=source_files(token_set),
         most_files=FILES,
         train=training_lines(token_set, seq_len),
         view=view_in_words(token_set),
-        columns=_columns(found.columns),
+        columns=_columns(findings.columns),
         left_out=report_text.left_out(token_set),
-        looked_at=found.looked_at,
+        looked_at=findings.looked_at,
         seq_len=seq_len,
-        specimen=found.specimen,
+        specimen=findings.specimen,
         shown=SHOWN,
-        packings=report_rows.drawn_packings(found.specimen),
-        charts=drawn,
-        lengths_in_words=found.lengths_in_words,
-        bins=list(zip(spans, bins, strict=True)),
-        totals=np.sum([one[2:] for one in bins], axis=0).tolist(),
-        labels=list(found.tallies[seq_len]),
-        tables={
-            length: report_text.table(by, length, loss) for length, by in found.tallies.items()
-        },
-        data=report_rows.reader_data(token_set, found.tokenizer, found.specimen),
+        packings=report_rows.drawn_packings(findings.specimen),
+        charts=_charts(bins, loss, seq_len),
+        lengths_in_words=findings.lengths_in_words,
+        bins=list(zip(ranges, bins, strict=True)),
+        totals=np.sum([bin[2:] for bin in bins], axis=0).tolist(),
+        labels=list(tallies[seq_len]),
+        tables=tables,
+        data=report_rows.reader_data(token_set, findings.tokenizer, findings.specimen),
     )
+
+
+def _range(bin: Bin) -> str:
+    return f"{bin.first:,}" if bin.first == bin.last else f"{bin.first:,} to {bin.last:,}"
+
+
+def _charts(bins: list[Bin], loss: LossStatistics | None, seq_len: int) -> list[dict[str, Any]]:
+    """Documents and tokens by length, and conversations by how they are in the loss."""
+    marked = None
+    for number, bin in enumerate(bins):
+        if bin.first <= seq_len <= bin.last:
+            marked = number
+    documents = [(_range(bin), bin.documents) for bin in bins]
+    tokens = [(_range(bin), bin.tokens) for bin in bins]
+    charts = [
+        bars("Share of documents, by length", documents, "documents", marked),
+        bars("Share of tokens, by length", tokens, "tokens", marked),
+    ]
+    if loss is None:
+        return charts
+    stretches = []
+    for number, count in enumerate(loss.by_stretches.tolist()):
+        label = f"{number}+" if number == MOST_STRETCHES else f"{number}"
+        stretches.append((label, count))
+    title = "Share of conversations, by stretches that bear loss"
+    return [*charts, bars(title, stretches, "conversations")]
 
 
 def bars(
     title: str, rows: Sequence[tuple[str, int]], what: str, marked: int | None = None
 ) -> dict[str, Any]:
-    """A bar for each (label, count), as a share of all; `marked` is the number of a bar at which a line is drawn."""
+    """A bar for each (label, count), as a share of all.
+
+    `marked` is the number of a bar at which a line is drawn.
+    """
     total = max(1, sum(count for _, count in rows))
     shares = [count / total for _, count in rows]
-    top = max(max(shares) * 1.05, 1e-9)
-    step = next(step for step in STEPS if top / step <= 4 or step == STEPS[-1])
-    lines = [
-        {"at": 100 * k * step / top, "label": f"{100 * k * step:g}%"}
-        for k in range(1, int(top / step) + 1)
-    ]
     places = [100 * (number + 0.5) / len(rows) for number in range(len(rows))]
-    drawn = [
-        {"title": f"{label}: {count:,} {what}, {share:.2%}", "height": round(100 * share / top, 3)}
-        for (label, count), share in zip(rows, shares, strict=True)
-    ]
-    firsts = [
-        label.partition(" to ")[0] for label, _ in rows
-    ]  # of a range, which has no room on a phone
-    ticks = [{"at": at, "label": label} for at, label in zip(places, firsts, strict=True)][
-        :: 1 + len(rows) // TICKS
-    ]
+    top = max(max(shares) * 1.05, 1e-9)
+    drawn = []
+    ticks = []
+    for (label, count), share, place in zip(rows, shares, places, strict=True):
+        bar_title = f"{label}: {count:,} {what}, {share:.2%}"
+        drawn.append({"title": bar_title, "height": round(100 * share / top, 3)})
+        first, _, _ = label.partition(" to ")  # of a range, which has no room on a phone
+        ticks.append({"at": place, "label": first})
     highest = shares.index(max(shares))
-    said = f"{title}. The highest bar is {rows[highest][0]}, with {shares[highest]:.1%}."
-    mark = None if marked is None else places[marked]
+    highest_label, _ = rows[highest]
     return {
         "title": title,
-        "label": said,
+        "label": f"{title}. The highest bar is {highest_label}, with {shares[highest]:.1%}.",
         "bars": drawn,
-        "lines": lines,
-        "ticks": ticks,
-        "mark": mark,
+        "lines": _gridlines(top),
+        "ticks": ticks[:: 1 + len(rows) // TICKS],
+        "mark": None if marked is None else places[marked],
     }
+
+
+def _gridlines(top: float) -> list[dict[str, Any]]:
+    """At most four lines below the share `top`."""
+    step = STEPS[-1]
+    for candidate in reversed(STEPS):
+        if top / candidate <= 4:
+            step = candidate
+    lines = []
+    for number in range(1, int(top / step) + 1):
+        percent = 100 * number * step
+        lines.append({"at": percent / top, "label": f"{percent:g}%"})
+    return lines

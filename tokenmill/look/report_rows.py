@@ -6,6 +6,8 @@ loss mask, too.
 """
 
 import base64
+import functools
+from itertools import chain
 
 import numpy as np
 
@@ -21,21 +23,26 @@ FINEST = 0.4  # percent of a part's width: gaps in the loss mask that are narrow
 
 def classes(part: SamplePiece) -> str:
     """The CSS classes of a part of a row."""
-    marks = {
-        "b": part.bos,
-        "f": part.filler,
-        "h": part.start > 0 and not part.bos,
-        "x": part.cropped,
-    }
-    return " ".join([f"d{part.document % HUES}", *(name for name, true in marks.items() if true)])
+    names = [f"d{part.document % HUES}"]
+    if part.bos:
+        names.append("b")
+    if part.filler:
+        names.append("f")
+    if part.start > 0 and not part.bos:
+        names.append("h")
+    if part.cropped:
+        names.append("x")
+    return " ".join(names)
 
 
 def _drawn(part: SamplePiece, specimen: Specimen) -> dict:
     """A part for the template. In a chat set, what is in the loss is underlined."""
     if specimen.is_padding(part):
         return {"classes": "p", "width": part.length, "loss": []}
-    learned = loss_of(specimen, part.document)
-    loss = [] if learned is None else stripes(learned[part.start : part.start + part.length])
+    in_loss = loss_of(specimen, part.document)
+    loss = []
+    if in_loss is not None:
+        loss = stripes(in_loss[part.start : part.start + part.length])
     return {"classes": classes(part), "width": part.length + part.bos, "loss": loss}
 
 
@@ -45,72 +52,79 @@ def loss_of(specimen: Specimen, document: int) -> np.ndarray | None:
     return Piece(shard, number, 0, int(specimen.lengths[document])).in_loss()
 
 
-def stripes(learned: np.ndarray) -> list[tuple[float, float]]:
+def stripes(in_loss: np.ndarray) -> list[tuple[float, float]]:
     """Where a part is in the loss, in percent of its width."""
-    marks = np.concatenate([[False], learned, [False]])
-    bounds = (100 / len(learned)) * np.flatnonzero(marks[1:] != marks[:-1]).reshape(-1, 2)
-    found: list[tuple[float, float]] = []
-    for first, last in bounds.tolist():
-        if found and first - found[-1][1] < FINEST:
-            first = found.pop()[0]
-        found.append((round(first, 2), round(last, 2)))
-    return found
+    marks = np.concatenate([[False], in_loss, [False]])
+    changes = np.flatnonzero(marks[1:] != marks[:-1]).reshape(-1, 2)
+    percent = 100 / len(in_loss)
+    drawn: list[tuple[float, float]] = []
+    for first, last in (percent * changes).tolist():
+        if drawn and first - drawn[-1][1] < FINEST:
+            first, _ = drawn.pop()
+        drawn.append((round(first, 2), round(last, 2)))
+    return drawn
 
 
 def drawn_packings(specimen: Specimen) -> list[dict]:
     """The rows of every packing, for the template."""
-    return [
-        {
-            "name": name,
-            "caption": _caption(rows, specimen.is_chat),
-            "rows": [[_drawn(part, specimen) for part in row] for row in rows],
-        }
-        for name, rows in specimen.rows.items()
-    ]
+    packings = []
+    for name, rows in specimen.rows.items():
+        drawn = []
+        for row in rows:
+            drawn.append([_drawn(part, specimen) for part in row])
+        packings.append({"name": name, "caption": _caption(rows, specimen.is_chat), "rows": drawn})
+    return packings
 
 
 def _caption(rows: list[list[SamplePiece]], is_chat: bool) -> str:
-    parts = [part for row in rows for part in row]
-    inserted, inside = (
-        sum(row[0].start > 0 and row[0].bos is bos for row in rows) for bos in (True, False)
-    )
-    filler = sum(part.length for part in parts if part.filler) / sum(part.length for part in parts)
-    cropped = sum(part.cropped for part in parts)
-    said = [f"{len(rows)} rows", f"{inserted} begin with an inserted BOS" * bool(inserted)]
-    said += [f"{inside} begin inside a document, without BOS" * bool(inside)]
-    said += [f"{cropped} {'conversations' if is_chat else 'documents'} are cropped" * bool(cropped)]
-    return ", ".join(
-        filter(None, [*said, f"{filler:.1%} {'padding' if is_chat else 'filler'}" * bool(filler)])
-    )
+    """What the rows of a packing have, in a line."""
+    parts = list(chain.from_iterable(rows))
+    inside = [row[0] for row in rows if row[0].start > 0]
+    num_inserted = sum(part.bos for part in inside)
+    num_without_bos = len(inside) - num_inserted
+    num_cropped = sum(part.cropped for part in parts)
+    filler = sum(part.length for part in parts if part.filler)
+    share = filler / sum(part.length for part in parts)
+    words = [f"{len(rows)} rows"]
+    if num_inserted:
+        words.append(f"{num_inserted} begin with an inserted BOS")
+    if num_without_bos:
+        words.append(f"{num_without_bos} begin inside a document, without BOS")
+    if num_cropped:
+        documents = "conversations" if is_chat else "documents"
+        words.append(f"{num_cropped} {documents} are cropped")
+    if share:
+        what = "padding" if is_chat else "filler"
+        words.append(f"{share:.1%} {what}")
+    return ", ".join(words)
 
 
 def reader_data(token_set: TokenSet, tokenizer: Tokenizer, specimen: Specimen) -> dict:
     """The data for the page's script: the documents once, and the parts of them in each row."""
     sources = SourceLocator(token_set)
-    text: dict[int, bytes] = {}
+    token_text = functools.cache(tokenizer.token)
     documents = []
-    for index, ((shard, number), length) in enumerate(
-        zip(specimen.documents, specimen.lengths.tolist(), strict=True)
-    ):
-        begin, end = int(shard.offsets[number]), int(shard.offsets[number + 1])
-        ids = shard.read(begin, begin + length).tolist()
-        pieces = [text.get(i) or text.setdefault(i, tokenizer.token(i)) for i in ids]
-        learned = loss_of(specimen, index)
+    for index, (shard, number) in enumerate(specimen.documents):
+        begin, end = shard.offsets[number : number + 2].tolist()
+        length = int(specimen.lengths[index])
+        texts = [token_text(token) for token in shard.read(begin, begin + length).tolist()]
+        text_lengths = np.array([len(text) for text in texts], dtype="<u2")
+        in_loss = loss_of(specimen, index)
         documents.append(
             {
                 "name": sources.find(shard.entry, number),
                 "tokens": end - begin,
-                "bytes": _base64(b"".join(pieces)),
-                "lengths": _base64(
-                    np.array([len(piece) for piece in pieces], dtype="<u2").tobytes()
-                ),
-                "loss": None if learned is None else _base64(learned.tobytes()),
+                "bytes": _base64(b"".join(texts)),
+                "lengths": _base64(text_lengths.tobytes()),
+                "loss": None if in_loss is None else _base64(in_loss.tobytes()),
             }
         )
-    packings = [
-        {"name": name, "rows": [[_numbers(part) for part in row] for row in rows]}
-        for name, rows in specimen.rows.items()
-    ]
+    packings = []
+    for name, rows in specimen.rows.items():
+        numbers = []
+        for row in rows:
+            numbers.append([_numbers(part) for part in row])
+        packings.append({"name": name, "rows": numbers})
     return {"bos": tokenizer.bos_token, "hues": HUES, "documents": documents, "packings": packings}
 
 

@@ -14,6 +14,7 @@ that while it has the text.
 import functools
 import os
 import shlex
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Annotated, Any
 
@@ -43,164 +44,167 @@ MASKED_DOCUMENTS = 100_000  # whose masks are compared at a time
 
 def of_the_set(token_set: TokenSet) -> list[str]:
     """The small files, the tokenizer, former manifests and views."""
-    problems, facts = [], token_set.tokenizer
+    problems = []
     try:
-        found = Tokenizer.load(token_set.file("tokenizer.json")).facts()
-        others = [key for key in {**facts, **found} if facts.get(key) != found.get(key)]
-        problems += [
-            f"tokenizer.json: expected {key} {facts.get(key)!r}, found {found.get(key)!r}"
-            for key in others
-        ]
-        listed, sums = token_set.manifest["files"], checksums_of_files(token_set.path)
-        changed = [name for name in SMALL_FILES if sums.get(name) != listed.get(name)]
-        problems += [
-            f"{name}: it is missing, or its SHA-256 is not the manifest's" for name in changed
-        ]
-        require_kept_manifests(token_set.path)
-        if not kept_manifest(token_set.path, token_set.digest).exists():
-            told = f"expected its copy manifests/{token_set.digest}.json, found none"
-            problems.append(
-                f"manifest.json: {told}: one of the two was changed or deleted; put it back"
-            )
+        for problem in _of_the_small_files(token_set):
+            problems.append(problem)
     except (OSError, ValueError) as error:
         problems.append(str(error))
     for stem in token_set.view_stems():
         try:
-            view = read_json(token_set.view_file(f"{stem}.json"), "view")
-            same = read_json(token_set.view_file(f"{view['digest']}.json"), "view")
-            if others := [
-                key for key in view if view[key] != same[key] and key not in ("name", "rule")
-            ]:
-                problems.append(
-                    f"{FOLDER}/{stem}: {', '.join(others)} changed since it was made; make the view again"
-                )
-            for kind in VIEW_ARRAYS:
-                if (
-                    sha256_of_file(token_set.view_file(f"{view['digest']}.{kind}", view[kind]))
-                    != view[kind]["sha256"]
-                ):
-                    problems.append(
-                        f"{FOLDER}/{stem}: {kind}: its SHA-256 is not the view's; make the view again"
-                    )
+            for problem in _of_view(token_set, stem):
+                problems.append(f"{FOLDER}/{stem}: {problem}")
         except (OSError, ValueError) as error:
             problems.append(f"{FOLDER}/{stem}: {error}")
     return problems
 
 
+def _of_the_small_files(token_set: TokenSet) -> Iterator[str]:
+    """The tokenizer against the manifest, checksums, and manifests against their copies."""
+    expected = token_set.tokenizer
+    actual = Tokenizer.load(token_set.file("tokenizer.json")).facts()
+    for key in {**expected, **actual}:
+        if expected.get(key) != actual.get(key):
+            yield f"tokenizer.json: expected {key} {expected.get(key)!r}, found {actual.get(key)!r}"
+    listed = token_set.manifest["files"]
+    checksums = checksums_of_files(token_set.path)
+    for name in SMALL_FILES:
+        if checksums.get(name) != listed.get(name):
+            yield f"{name}: it is missing, or its SHA-256 is not the manifest's"
+    require_kept_manifests(token_set.path)
+    if not kept_manifest(token_set.path, token_set.digest).exists():
+        yield (
+            f"manifest.json: expected its copy manifests/{token_set.digest}.json, found none: one "
+            "of the two was changed or deleted; put it back"
+        )
+
+
+def _of_view(token_set: TokenSet, stem: str) -> Iterator[str]:
+    """A view's figures against their copy, and its arrays."""
+    view = read_json(token_set.view_file(f"{stem}.json"), "view")
+    copy = read_json(token_set.view_file(f"{view['digest']}.json"), "view")
+    changed = [key for key in view if view[key] != copy[key] and key not in ("name", "rule")]
+    if changed:
+        keys = ", ".join(changed)
+        yield f"{keys} changed since it was made; make the view again"
+    for array in VIEW_ARRAYS:
+        path = token_set.view_file(f"{view['digest']}.{array}", view[array])
+        if sha256_of_file(path) != view[array]["sha256"]:
+            yield f"{array}: its SHA-256 is not the view's; make the view again"
+
+
 def of_the_files(token_set: TokenSet, entry: ShardEntry) -> list[str]:
     """A shard's record, and the sizes of its files."""
     try:
-        record, problems = token_set.record(entry), list[str]()
-        if (
-            sha256_of_file(shard_path(token_set.path, entry.name, "json"))
-            != token_set.records[entry.name]
-        ):
+        record = token_set.record(entry)
+        problems = []
+        path = shard_path(token_set.path, entry.name, "json")
+        if sha256_of_file(path) != token_set.records[entry.name]:
             problems.append("record: its SHA-256 is not the manifest's")
         if record["fingerprint"] != token_set.tokenizer["fingerprint"]:
             problems.append("record: its fingerprint is not the token set's")
         for suffix, column in columns_of(record).items():
-            found, recorded = (
-                shard_path(token_set.path, entry.name, suffix).stat().st_size,
-                record[suffix]["bytes"],
-            )
+            recorded = record[suffix]["bytes"]
             size = column.size(entry.documents, entry.tokens)
-            if not found == recorded == (recorded if size is None else size):
-                problems.append(
-                    f".{suffix}: expected {recorded if size is None else size:,} bytes, found {found:,}"
-                )
+            expected = recorded if size is None else size
+            actual = shard_path(token_set.path, entry.name, suffix).stat().st_size
+            if not actual == recorded == expected:
+                problems.append(f".{suffix}: expected {expected:,} bytes, found {actual:,}")
         return problems
     except (OSError, ValueError) as error:
         return [str(error)]
 
 
 def of_offsets(offsets: np.ndarray, entry: ShardEntry) -> list[str]:
-    if (offsets[0], offsets[-1]) != (0, entry.tokens):
-        return [
-            f".idx: expected offsets from 0 to {entry.tokens:,}, found {offsets[0]:,} to {offsets[-1]:,}"
-        ]
+    """The first and last offset, and that they increase."""
+    first = offsets[0]
+    last = offsets[-1]
+    if (first, last) != (0, entry.tokens):
+        return [f".idx: expected offsets from 0 to {entry.tokens:,}, found {first:,} to {last:,}"]
     wrong = np.flatnonzero(offsets[1:] <= offsets[:-1])
-    return [f".idx: offset {wrong[0] + 1:,} is not above the one before it"] if len(wrong) else []
+    if not len(wrong):
+        return []
+    number = wrong[0] + 1
+    return [f".idx: offset {number:,} is not above the one before it"]
 
 
 def of_block(
     facts: dict[str, Any], block: np.ndarray, offsets: np.ndarray, first: int
 ) -> list[str]:
-    """A block of tokens that begins at token `first`: ids are below the vocabulary size; BOS is where documents begin
-    and nowhere else; EOT, if the set has one, is where they end.
+    """A block of tokens that begins at token `first`.
+
+    Ids are below the vocabulary size; BOS is where documents begin and nowhere else; EOT, if the
+    set has one, is where they end.
     """
-    if int(block.max()) >= facts["vocab_size"]:
-        at = int(np.argmax(block >= facts["vocab_size"]))
-        return [
-            f".bin: token {first + at:,} is {block[at]}, the vocabulary has {facts['vocab_size']:,}"
-        ]
-    found = np.flatnonzero(block == facts["bos_id"]) + first
-    begin, end = np.searchsorted(
-        offsets[:-1], np.array([first, first + len(block)], OFFSET)
-    ).tolist()
-    missing, extra = (
-        np.setdiff1d(offsets[begin:end], found),
-        np.setdiff1d(found, offsets[begin:end]),
-    )
+    vocab_size = facts["vocab_size"]
+    if int(block.max()) >= vocab_size:
+        place = int(np.argmax(block >= vocab_size))
+        token = first + place
+        return [f".bin: token {token:,} is {block[place]}, the vocabulary has {vocab_size:,}"]
+    bounds = np.array([first, first + len(block)], OFFSET)
+    begin, end = np.searchsorted(offsets[:-1], bounds).tolist()
+    expected = offsets[begin:end]
+    actual = np.flatnonzero(block == facts["bos_id"]) + first
+    missing = np.setdiff1d(expected, actual)
     if len(missing):
-        number = begin + int(np.searchsorted(offsets[begin:end], missing[0]))
+        number = begin + int(np.searchsorted(expected, missing[0]))
         return [f".bin: document {number:,} has no BOS at token {missing[0]:,}"]
+    extra = np.setdiff1d(actual, expected)
     if len(extra):
         return [f".bin: BOS at token {extra[0]:,}, where no document begins"]
     if "eot_id" not in facts or (offsets[1:] <= offsets[:-1]).any():
         return []
-    begin, end = np.searchsorted(
-        offsets[1:], np.array([first, first + len(block)], OFFSET), side="right"
-    ).tolist()
-    wrong = np.flatnonzero(
-        block[offsets[1 + begin : 1 + end].astype(np.int64) - 1 - first] != facts["eot_id"]
-    )
-    return (
-        [f".bin: document {begin + wrong[0]:,} does not end with {facts['eot_token']}"]
-        if len(wrong)
-        else []
-    )
+    begin, end = np.searchsorted(offsets[1:], bounds, side="right").tolist()
+    last_tokens = offsets[1 + begin : 1 + end].astype(np.int64) - 1 - first
+    wrong = np.flatnonzero(block[last_tokens] != facts["eot_id"])
+    if not len(wrong):
+        return []
+    number = begin + wrong[0]
+    return [f".bin: document {number:,} does not end with {facts['eot_token']}"]
 
 
 def of_mask(token_set: TokenSet, entry: ShardEntry, offsets: np.ndarray) -> list[str]:
-    """Each document of a chat set must have as many tokens that bear loss as `targets` says, and no BOS may be one."""
+    """Each document of a chat set has as many tokens in the loss as `targets` says, and no BOS."""
     if not token_set.is_chat:
         return []
-    if lacking := {MASK.suffix, TARGETS.suffix} - {*token_set.record(entry)}:
-        return [f"record: a chat set's shard lacks {' and '.join(sorted(lacking))}"]
-    mask, targets = (
-        map_file(token_set.column_path(entry, one.suffix), one.numpy_dtype)
-        for one in (MASK, TARGETS)
-    )
+    lacking = {MASK.suffix, TARGETS.suffix} - token_set.record(entry).keys()
+    if lacking:
+        names = " and ".join(sorted(lacking))
+        return [f"record: a chat set's shard lacks {names}"]
+    mask = map_file(token_set.column_path(entry, MASK.suffix), MASK.numpy_dtype)
+    targets = map_file(token_set.column_path(entry, TARGETS.suffix), TARGETS.numpy_dtype)
     for first in range(0, entry.documents, MASKED_DOCUMENTS):
-        some = offsets[first : first + MASKED_DOCUMENTS + 1].astype(np.int64)
-        bits = np.unpackbits(mask[some[0] >> 3 : (some[-1] + 7) >> 3], bitorder="little")[
-            some[0] & 7 :
-        ]
-        done, at = np.concatenate([[0], np.cumsum(bits, dtype=np.int64)]), some - some[0]
-        wrong = np.flatnonzero(
-            done[at[1:]] - done[at[:-1]] != targets[first : first + len(some) - 1]
-        )
+        edges = offsets[first : first + MASKED_DOCUMENTS + 1].astype(np.int64)
+        num_documents = len(edges) - 1
+        first_byte = edges[0] >> 3
+        last_byte = (edges[-1] + 7) >> 3
+        bits = np.unpackbits(mask[first_byte:last_byte], bitorder="little")[edges[0] & 7 :]
+        places = edges - edges[0]
+        sums = np.concatenate([[0], np.cumsum(bits, dtype=np.int64)])[places]
+        wrong = np.flatnonzero(np.diff(sums) != targets[first : first + num_documents])
         if len(wrong):
+            number = first + wrong[0]
             return [
-                f".targets: document {first + wrong[0]:,} has another number of tokens that bear loss in .mask"
+                f".targets: document {number:,} has another number of tokens that bear loss in "
+                ".mask"
             ]
-        if (bos := np.flatnonzero(bits[at[:-1]])).size:
-            return [f".mask: BOS of document {first + int(bos[0]):,} bears loss"]
+        bos = np.flatnonzero(bits[places[:-1]])
+        if len(bos):
+            number = first + int(bos[0])
+            return [f".mask: BOS of document {number:,} bears loss"]
     return []
 
 
-def of_bytes(found: dict[str, Any], expected: dict[str, Any], suffix: str) -> list[str]:
+def of_bytes(actual: dict[str, Any], expected: dict[str, Any], suffix: str) -> list[str]:
     """Which MiB of a file are not what was written, by their CRC-32."""
-    if found["sha256"] == expected["sha256"]:
+    if actual["sha256"] == expected["sha256"]:
         return []
-    numbers = [
-        i
-        for i, pair in enumerate(zip(found["crc32"], expected["crc32"], strict=False))
-        if pair[0] != pair[1]
-    ]
-    problems = [
-        f".{suffix}: the MiB from byte {number * BLOCK_BYTES:,} on is damaged" for number in numbers
-    ]
+    problems = []
+    first = 0
+    for actual_sum, expected_sum in zip(actual["crc32"], expected["crc32"], strict=False):
+        if actual_sum != expected_sum:
+            problems.append(f".{suffix}: the MiB from byte {first:,} on is damaged")
+        first += BLOCK_BYTES
     return problems or [f".{suffix}: its SHA-256 is not the one in its record"]
 
 
@@ -217,76 +221,86 @@ class VerifyConfig:
 def verify(
     path: str | os.PathLike[str], *, quick: bool = False, workers: int = 2
 ) -> dict[str, list[str]]:
-    """What is wrong with each bad shard, by name, and under "" with the set as a whole. Empty if everything is right.
+    """What is wrong with each bad shard, by name, and under "" with the set as a whole.
 
-    Raises FileNotFoundError or ValueError if there is no token set at all, or one at an address.
+    Empty if everything is right. Raises FileNotFoundError or ValueError if there is no token set at
+    all, or one at an address.
     """
     if is_address(path):
         raise ValueError(
-            f"{redact(str(path))}: verify reads sets on this disk; pull it, which compares every checksum"
+            f"{redact(str(path))}: verify reads sets on this disk; pull it, which compares every "
+            "checksum"
         )
     token_set = TokenSet(path)
-    wrong = {"": of_the_set(token_set)}
-    wrong |= {entry.name: of_the_files(token_set, entry) for entry in token_set.entries}
-    readable = [entry for entry in token_set.entries if not quick and not wrong[entry.name]]
+    problems = {"": of_the_set(token_set)}
+    for entry in token_set.entries:
+        problems[entry.name] = of_the_files(token_set, entry)
+    readable = []
+    if not quick:
+        readable = [entry for entry in token_set.entries if not problems[entry.name]]
     with Progress() as progress, Pool(workers) as pool:
         progress.begin("verifying", sum(entry.tokens for entry in readable))
         tasks = sorted(readable, key=lambda entry: -entry.tokens)
 
         def settle(entry: ShardEntry, outcome: list[str] | Failure) -> None:
-            wrong[entry.name] += [outcome.reason] if isinstance(outcome, Failure) else outcome
+            if isinstance(outcome, Failure):
+                outcome = [outcome.reason]
+            problems[entry.name] += outcome
 
         pool.run(functools.partial(check_shard, token_set.address), tasks, progress.add, settle)
-    return {name: found for name, found in wrong.items() if found}
+    return {name: sentences for name, sentences in problems.items() if sentences}
 
 
 _open = functools.cache(TokenSet)  # once in a worker process
 
 
-def check_shard(path: str, entry: ShardEntry, report) -> list[str]:
+def check_shard(path: str, entry: ShardEntry, report: Callable[..., None]) -> list[str]:
     """What is wrong with the bytes of one shard. Runs in a worker process."""
     token_set = _open(path)
-    record, wrong = token_set.record(entry), list[str]()
-    checksums = {suffix: Checksums() for suffix in columns_of(record)}
+    record = token_set.record(entry)
+    columns = columns_of(record)
+    checksums = {suffix: Checksums() for suffix in columns}
     offsets = np.fromfile(shard_path(token_set.path, entry.name, OFFSETS.suffix), OFFSET)
     checksums[OFFSETS.suffix].update(offsets.data)
     tokens = map_file(shard_path(token_set.path, entry.name, TOKENS.suffix), token_set.numpy_dtype)
-    for first, block in zip(
-        range(0, entry.tokens, BLOCK_BYTES), in_blocks(tokens, BLOCK_BYTES), strict=True
-    ):
+    in_tokens: list[str] = []
+    first = 0
+    for block in in_blocks(tokens, BLOCK_BYTES):
         checksums[TOKENS.suffix].update(block.data)
-        wrong = wrong or of_block(token_set.tokenizer, block, offsets, first)
-        report(int((block == token_set.bos_id).sum()), len(block), block.nbytes, len(block))
-    for suffix in (name for name, column in columns_of(record).items() if column.optional):
-        for block in in_blocks(
-            map_file(token_set.column_path(entry, suffix), np.dtype(np.uint8)), BLOCK_BYTES
-        ):
-            checksums[suffix].update(block.data)
-    for suffix, found in checksums.items():
-        wrong += of_bytes(found.facts(), record[suffix], suffix)
-    wrong = [*of_offsets(offsets, entry), *wrong]
-    return wrong or of_mask(token_set, entry, offsets)
+        in_tokens = in_tokens or of_block(token_set.tokenizer, block, offsets, first)
+        num_documents = int((block == token_set.bos_id).sum())
+        report(num_documents, len(block), block.nbytes, len(block))
+        first += len(block)
+    for suffix, column in columns.items():
+        if column.optional:
+            content = map_file(token_set.column_path(entry, suffix), np.dtype(np.uint8))
+            for block in in_blocks(content, BLOCK_BYTES):
+                checksums[suffix].update(block.data)
+    in_bytes = []
+    for suffix, checksum in checksums.items():
+        in_bytes += of_bytes(checksum.facts(), record[suffix], suffix)
+    problems = [*of_offsets(offsets, entry), *in_tokens, *in_bytes]
+    return problems or of_mask(token_set, entry, offsets)
 
 
 def main(arguments: list[str], prog: str) -> int:
     """Prints what is wrong, one problem a line. Returns the exit status."""
     config = tyro.cli(VerifyConfig, prog=prog, args=arguments)
-    wrong, token_set = (
-        verify(config.path, quick=config.quick, workers=config.workers),
-        TokenSet(config.path),
-    )
-    for name, found in wrong.items():
-        for problem in found:
-            print(sanitize(f"{name or 'the set'}: {problem}"))
-    bad, shards = sorted(name for name in wrong if name), len(token_set.entries)
-    print(
-        f"{token_set.display_name}: {shards:,} shards, {len(bad):,} bad{', read in full' * (not config.quick)}"
-    )
+    problems = verify(config.path, quick=config.quick, workers=config.workers)
+    token_set = TokenSet(config.path)
+    for name, sentences in problems.items():
+        shown = name or "the set"
+        for sentence in sentences:
+            print(sanitize(f"{shown}: {sentence}"))
+    bad = sorted(name for name in problems if name)
+    num_shards = len(token_set.entries)
+    depth = "" if config.quick else ", read in full"
+    print(f"{token_set.display_name}: {num_shards:,} shards, {len(bad):,} bad{depth}")
     if bad:
-        records = " ".join(
-            shlex.quote(str(shard_path(token_set.path, name, "json"))) for name in bad
-        )
+        paths = [shard_path(token_set.path, name, "json") for name in bad]
+        records = " ".join(shlex.quote(str(path)) for path in paths)
         print(
-            f"put the right files back; or run this, and prepare again with the same flags:\n  rm -f {records}"
+            "put the right files back; or run this, and prepare again with the same flags:\n"
+            f"  rm -f {records}"
         )
-    return 1 if wrong else 0
+    return 1 if problems else 0
