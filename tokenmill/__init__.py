@@ -3,23 +3,24 @@
     from tokenmill import get_batch, RowLoader      training: numpy and torch, nothing else
     from tokenmill.numpy import RowLoader           the same rows as NumPy arrays, without torch
     from tokenmill.jax import RowLoader             and as global jax.Arrays
-    tokenmill prepare --source my/files             once, before: pip install '.[prepare]' in a clone
+    tokenmill prepare --source my/files             once, before: pip install '.[prepare]'
 
 The package has wings. The `__init__.py` of each says what lives in it. Imports point downwards:
 
     cli                                   the command
     numpy  jax                            RowLoader for these arrays
-    look/  exchange/  views/              what people look at; other programs' files; rules that choose documents
+    look/  exchange/  views/              what people look at; other programs' files; rules
     batches/  prepare/                    rows -> arrays; text -> token sets
     feed/                                 token sets -> rows, as NumPy arrays
     chat/                                 conversations -> ids and a loss mask
     text/  tokenize/  remote/             text comes in; text -> ids; token sets at an address
     store/  rows/                         bytes on disk; lengths -> rows
-    extras  checks  messages  threads     for all: optional packages; checks of settings; what is printed; waits that
-                                          can be cancelled, and properties that survive a fork
+    extras  checks  messages  threads     for all: optional packages; checks of settings; what is
+                                          printed; waits that can be cancelled
     addresses  hub_client                 what is an address; the Hugging Face hub
 
-A public name is loaded when it is first used, so that preparing does not wait for torch, nor training for pyarrow.
+A public name is loaded when it is first used, so that preparing does not wait for torch, nor
+training for pyarrow.
 """
 
 from importlib import import_module
@@ -91,19 +92,22 @@ _HOMES = {
 def state_dict() -> dict[str, str]:
     """The positions of all loaders that get_batch keeps: one text, whatever it holds.
 
-    Save it on every rank or on one; evaluation's positions are this rank's own. ValueError if a training position that
-    was loaded has not been continued, while a call with other arguments began at its first row.
+    Save it on every rank or on one; evaluation's positions are this rank's own. ValueError if a
+    training position that was loaded has not been continued, while a call with other arguments
+    began at its first row.
     """
-    # no name of _HOMES, as torch.distributed.checkpoint sees none that is loaded when it is first used
+    # no name of _HOMES, as torch.distributed.checkpoint sees none that is loaded when it is first
+    # used
     positions: dict[str, str] = import_module("tokenmill.batches.get_batch")._loaders.state_dict()
     return positions
 
 
 def load_state_dict(state: dict[str, Any]) -> None:
-    """Makes get_batch continue from `state_dict`, on any number of ranks. ValueError for a state of something else.
+    """Makes get_batch continue from `state_dict`, on any number of ranks. ValueError for a state of
+    something else.
 
-    Each position goes to the next call of the arguments that it was saved with, or, if it is the only one of its split
-    and purpose, of other arguments. Whether it fits is checked then.
+    Each position goes to the next call of the arguments that it was saved with, or, if it is the
+    only one of its split and purpose, of other arguments. Whether it fits is checked then.
     """
     import_module("tokenmill.batches.get_batch")._loaders.load_state_dict(state)
 
@@ -117,9 +121,9 @@ if not TYPE_CHECKING:  # or a checker would take any name for one of ours
             raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
         home = _HOMES[name]
         with naming_the_extra("torch" if home.startswith("batches") else "prepare"):
-            found = getattr(import_module(f"tokenmill.{home}"), name)
-        globals()[name] = found  # so that this is asked once
-        return found
+            value = getattr(import_module(f"tokenmill.{home}"), name)
+        globals()[name] = value  # so that this is asked once
+        return value
 
 
 def __dir__() -> list[str]:

@@ -1,8 +1,8 @@
 """Addresses of token sets and of text that is not on this disk.
 
     s3://bucket/tokens/web/               in its one spelling: s3://bucket/tokens/web
-    hf://datasets/owner/name@v1/web       a folder of a dataset repository on the hub, at a branch, tag or commit
-    https://host/tokens/web?sig=...       what follows `?` is sent with every request, and never shown
+    hf://datasets/owner/name@v1/web       a folder of a repository, at a branch, tag or commit
+    https://host/tokens/web?sig=...       what follows `?` is always sent, and never shown
 
 Everything else that names a token set is a folder. No address has a password.
 """
@@ -35,54 +35,68 @@ def is_address(tokens: object) -> bool:
 
 def named(tokens: str | os.PathLike[str]) -> str | Path:
     """An address in its one spelling, or a folder. A Path made from an address is that address."""
-    given = os.fspath(tokens)
-    if isinstance(given, bytes):
-        return Path(os.fsdecode(given))
-    if LOST_SLASH.match(given) and not os.path.exists(given):
-        given = given.replace(":/", "://", 1)
-    if not has_scheme(given):
-        return Path(given)
-    require_no_password(given)
-    scheme, host, path, query, fragment = urlsplit(given)
+    name = os.fspath(tokens)
+    if isinstance(name, bytes):
+        return Path(os.fsdecode(name))
+    if LOST_SLASH.match(name) and not os.path.exists(name):
+        name = name.replace(":/", "://", 1)
+    if not has_scheme(name):
+        return Path(name)
+    require_no_password(name)
+    url = urlsplit(name)
+    scheme = url.scheme.lower()
     if scheme == "file":
-        return Path(path)
-    if fragment:
-        raise ValueError(f"{redact(given)}: expected an address without `#`; rename what is there")
-    if scheme.lower() in ("s3", "s3a") and query:
+        return Path(url.path)
+    if url.fragment:
+        raise ValueError(f"{redact(name)}: expected an address without `#`; rename what is there")
+    if scheme in ("s3", "s3a") and url.query:
         raise ValueError(
-            f"{redact(given)}: expected s3://BUCKET/PATH, found an option; set it for botocore"
+            f"{redact(name)}: expected s3://BUCKET/PATH, found an option; set it for botocore"
         )
-    path = re.sub("/{2,}", "/", path).rstrip("/")
-    return f"{scheme.lower()}://{host}{path}" + (f"?{query}" if query else "")
+    path = re.sub("/{2,}", "/", url.path).rstrip("/")
+    address = f"{scheme}://{url.netloc}{path}"
+    return f"{address}?{url.query}" if url.query else address
 
 
 def require_no_password(address: str) -> None:
-    """ValueError, which does not show the address, if something is before its host, or no port after it."""
+    """ValueError, which does not show the address, for a user before its host or a wrong port."""
     scheme = address.partition("://")[0]
-    try:
-        parts = urlsplit(address)
-        _, has_user = parts.port, "@" in parts.netloc  # ValueError for a port that is no number
-        is_right = not has_user or (scheme in HAVE_USERS and not parts.password)
-    except ValueError:
-        is_right = False
-    if not is_right:
+    if not _is_right(address, scheme):
         raise ValueError(
-            f"{scheme}://...: expected a host, perhaps with a port, and no user or password; set credentials where the "
-            "library of such addresses reads them (the environment, a profile), or name a signed URL, with `?`"
+            f"{scheme}://...: expected a host, perhaps with a port, and no user or password; set "
+            "credentials where the library of such addresses reads them (the environment, a "
+            "profile), or name a signed URL, with `?`"
         )
 
 
-def require_folder(what: str, given: object) -> None:
-    """ValueError if an address is given where a folder on this disk is written."""
-    if given is not None and is_address(given):
-        raise ValueError(f"{what} must be on this disk, found an address, {redact(str(given))}")
+def _is_right(address: str, scheme: str) -> bool:
+    """Whether an address has no secret before its host, and a number as its port, if any."""
+    try:
+        url = urlsplit(address)
+        _ = url.port  # ValueError if it is no number
+    except ValueError:
+        return False
+    if "@" not in url.netloc:
+        return True
+    return scheme in HAVE_USERS and not url.password
+
+
+def require_folder(what: str, location: object) -> None:
+    """ValueError for an address where a folder on this disk is written."""
+    if location is not None and is_address(location):
+        raise ValueError(f"{what} must be on this disk, found an address, {redact(str(location))}")
 
 
 def name_of(tokens: str | Path) -> str:
     """The name of a folder or an address: its last part. A hub's repository loses its revision."""
     text = str(tokens)
-    last = (text.partition("?")[0] if has_scheme(text) else text).rstrip("/").rpartition("/")[2]
-    return last.partition("@")[0] if text.startswith("hf://") else last
+    path = text
+    if has_scheme(text):
+        path, _, _ = text.partition("?")
+    _, _, name = path.rstrip("/").rpartition("/")
+    if text.startswith("hf://"):
+        name, _, _ = name.partition("@")
+    return name
 
 
 def joined(address: str, name: str) -> str:
@@ -93,12 +107,14 @@ def joined(address: str, name: str) -> str:
 
 
 def cache_root(folder: str | os.PathLike[str] | None = None) -> Path:
-    """The cache of token sets at an address: `folder`, or TOKENMILL_CACHE, or ~/.cache/tokenmill/remote."""
-    if folder := os.environ.get("TOKENMILL_CACHE") if folder is None else folder:
+    """The cache of token sets at an address.
+
+    It is `folder`, or TOKENMILL_CACHE, or ~/.cache/tokenmill/remote.
+    """
+    if folder is None:
+        folder = os.environ.get("TOKENMILL_CACHE")
+    if folder:
         require_folder("the cache", folder)
         return Path(os.path.realpath(folder))
-    return (
-        Path(os.path.realpath(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"))
-        / "tokenmill"
-        / "remote"
-    )
+    caches = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
+    return Path(os.path.realpath(caches)) / "tokenmill" / "remote"

@@ -1,8 +1,8 @@
 """The command line: `tokenmill VERB`, or `python -m tokenmill VERB` if it is not installed.
 
-A verb is a module with `main(arguments, prog)`, which returns an exit status, or None for 0. It is imported only when
-it is used, because each verb needs packages of its own. This module decides how they all end: with an exit status, and
-with one line for an error that the user can fix.
+A verb is a module with `main(arguments, prog)`, which returns an exit status, or None for 0. It is
+imported only when it is used, because each verb needs packages of its own. This module decides how
+they all end: with an exit status, and with one line for an error that the user can fix.
 
     0      success
     1      an error, which was printed; or a problem that was found (verify)
@@ -80,7 +80,10 @@ def help_page() -> str:
         "Turn text into token files once, and token files into training rows.\n"
     )
     lines = [f"  {name:{max(map(len, VERBS))}}  {verb.help}" for name, verb in VERBS.items()]
-    last = "\nFor help on a command, run tokenmill COMMAND --help. For the version, run tokenmill --version."
+    last = (
+        "\nFor help on a command, run tokenmill COMMAND --help. For the version, run "
+        "tokenmill --version."
+    )
     return "\n".join([head, *lines, last])
 
 

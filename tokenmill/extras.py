@@ -1,13 +1,15 @@
 """Optional packages: a one-line error that says what to install when one is missing.
 
-`pip install tokenmill` installs only numpy, which is enough for tokenmill.numpy. pyproject.toml has the extras.
+`pip install tokenmill` installs only numpy, which is enough for tokenmill.numpy. pyproject.toml has
+the extras.
 """
 
 import contextlib
 from collections.abc import Iterator
 
 INSTEAD = {
-    "torch": "; or use RowLoader and position_ids of tokenmill.numpy or tokenmill.jax, which do not need torch"
+    "torch": "; or use RowLoader and position_ids of tokenmill.numpy or tokenmill.jax, which do "
+    "not need torch"
 }
 
 
@@ -17,9 +19,11 @@ class MissingExtra(ModuleNotFoundError):
 
 @contextlib.contextmanager
 def naming_the_extra(extra: str) -> Iterator[None]:
-    """Raises MissingExtra, which names the extra to install, instead of ModuleNotFoundError for a package.
+    """Raises MissingExtra, which names the extra to install, instead of ModuleNotFoundError for a
+    package.
 
-    A missing module of tokenmill, or inside a package that is installed, is another error, which stays as it is.
+    A missing module of tokenmill, or inside a package that is installed, is another error, which
+    stays as it is.
     """
     try:
         yield

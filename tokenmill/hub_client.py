@@ -1,8 +1,9 @@
-"""The Hugging Face hub, as everybody in tokenmill asks it: addresses, endpoint, files of a repository.
+"""The Hugging Face hub, as everybody in tokenmill asks it: addresses, endpoint, files of a
+repository.
 
     parse_address("hf://datasets/owner/name@v1/web")     HubAddress("owner/name", "v1", "web")
     commit_of("owner/name", "v1")                        which commit the revision is now
-    files_of("owner/name", commit)                       [HubFile("web/a.parquet", 1048576, "9f86d0...", None), ...]
+    files_of("owner/name", commit)                       [HubFile("web/a.parquet", 1048576, ...]
 
 HF_ENDPOINT names another hub. HF_TOKEN, or else `hf auth login`, says who asks.
 """
@@ -32,7 +33,10 @@ class HubAddress(NamedTuple):
 
 
 class HubFile(NamedTuple):
-    """What the hub states of a file. It has one of `sha256` and `git_sha1`: large files have the first."""
+    """What the hub states of a file.
+
+    It has one of `sha256` and `git_sha1`: large files have the first.
+    """
 
     name: str
     bytes: int
@@ -41,13 +45,17 @@ class HubFile(NamedTuple):
 
 
 def parse_address(address: str) -> HubAddress:
-    """The parts of an hf:// address. ValueError if it is not hf://datasets/OWNER/NAME[@REVISION][/PATH]."""
-    found = ADDRESS.fullmatch(address)
-    if found is None:
+    """The parts of an hf:// address.
+
+    ValueError if it is not hf://datasets/OWNER/NAME[@REVISION][/PATH].
+    """
+    match = ADDRESS.fullmatch(address)
+    if match is None:
         raise ValueError(
-            f"{redact(address)}: expected hf://datasets/OWNER/NAME, perhaps with @REVISION and /FOLDER"
+            f"{redact(address)}: expected hf://datasets/OWNER/NAME, perhaps with @REVISION and "
+            "/FOLDER"
         )
-    return HubAddress(found[1], found[2] or "main", found[3] or "")
+    return HubAddress(match[1], match[2] or "main", match[3] or "")
 
 
 def endpoint() -> str:
@@ -73,11 +81,13 @@ def files_of(repository: str, revision: str, folder: str = "") -> list[HubFile]:
     tree = api().list_repo_tree(
         repository, folder or None, repo_type="dataset", revision=revision, recursive=True
     )
-    files = [entry for entry in tree if hasattr(entry, "size")]
-    return [
-        HubFile(f.path, (f.lfs or f).size, f.lfs and f.lfs.sha256, None if f.lfs else f.blob_id)
-        for f in files
-    ]
+    return [_hub_file(entry) for entry in tree if hasattr(entry, "size")]
+
+
+def _hub_file(file: Any) -> HubFile:
+    if file.lfs:
+        return HubFile(file.path, file.lfs.size, file.lfs.sha256, None)
+    return HubFile(file.path, file.size, None, file.blob_id)
 
 
 def first_line(error: Exception) -> str:

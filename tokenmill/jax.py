@@ -1,4 +1,5 @@
-"""RowLoader for JAX: global arrays of the same rows, with the same positions, as tokenmill.RowLoader.
+"""RowLoader for JAX: global arrays of the same rows, with the same positions, as
+tokenmill.RowLoader.
 
 from tokenmill.jax import RowLoader
 
@@ -37,23 +38,28 @@ __all__ = ["RowLoader", "document_ids", "position_ids", "rank_in_sharding"]
 
 
 class RowLoader(BaseLoader[tuple[jax.Array, jax.Array]]):
-    """Global batches of one split: an iterator of (inputs, targets), each a jax.Array (B * world_size, T) int32.
+    """Global batches of one split: an iterator of (inputs, targets), each a jax.Array (B *
+    world_size, T) int32.
 
-    The parameters, methods and errors are those of tokenmill.RowLoader, and so are the rows and the positions: a
-    position that was saved with torch continues here, and the other way around. There is no `device`, `rank`,
-    `world_size`, `mesh` or `drop_last`. `sharding` is a NamedSharding of a global batch (B * world_size, T), by default
-    its rows over all devices; B, the rows of this process, is a multiple of the parts that its devices hold.
+    The parameters, methods and errors are those of tokenmill.RowLoader, and so are the rows and the
+    positions: a position that was saved with torch continues here, and the other way around. There
+    is no `device`, `rank`, `world_size`, `mesh` or `drop_last`. `sharding` is a NamedSharding of a
+    global batch (B * world_size, T), by default its rows over all devices; B, the rows of this
+    process, is a multiple of the parts that its devices hold.
 
-    Processes whose devices hold the same parts of the batch axis are one rank and get the same rows. So with "data" x
-    "tensor", where a tensor-parallel group spans processes, world_size is smaller than `jax.process_count()`;
-    `rank_in_sharding` tells it before you choose batch_size. If each rank's parts are consecutive, row i of the arrays
-    is row i of the global batch; otherwise the same rows are there in another order.
+    Processes whose devices hold the same parts of the batch axis are one rank and get the same
+    rows. So with "data" x "tensor", where a tensor-parallel group spans processes, world_size is
+    smaller than `jax.process_count()`; `rank_in_sharding` tells it before you choose batch_size. If
+    each rank's parts are consecutive, row i of the arrays is row i of the global batch; otherwise
+    the same rows are there in another order.
 
-    All processes of the sharding must create the loader, with the same settings and token sets, which are not compared,
-    and take the same number of batches. To evaluate on one process, pass a sharding of `jax.local_devices()`.
+    All processes of the sharding must create the loader, with the same settings and token sets,
+    which are not compared, and take the same number of batches. To evaluate on one process, pass a
+    sharding of `jax.local_devices()`.
 
-    The last rows of an iteration are dropped if fewer than a global batch. Call `next` outside of functions that JAX
-    compiles. ValueError if the batch cannot be split as the sharding says, or this process has no device in it.
+    The last rows of an iteration are dropped if fewer than a global batch. Call `next` outside of
+    functions that JAX compiles. ValueError if the batch cannot be split as the sharding says, or
+    this process has no device in it.
     """
 
     _is_compared = False
@@ -99,13 +105,17 @@ class RowLoader(BaseLoader[tuple[jax.Array, jax.Array]]):
 
 
 def document_ids(inputs: jax.Array, bos_id: int) -> jax.Array:
-    """Numbers the documents of each row from 0: (B, T) -> (B, T) int32, as segment ids for attention."""
+    """Numbers the documents of each row from 0: (B, T) -> (B, T) int32, as segment ids for
+    attention.
+    """
     begins = (inputs == bos_id).astype(jnp.int32)
     return jnp.cumsum(begins, axis=1) - begins[:, :1]
 
 
 def position_ids(document_ids: jax.Array) -> jax.Array:
-    """Positions that restart at each document: (B, T) int32 -> (B, T) int32. It can be compiled with jax.jit."""
+    """Positions that restart at each document: (B, T) int32 -> (B, T) int32. It can be compiled
+    with jax.jit.
+    """
     places = jnp.broadcast_to(
         jnp.arange(document_ids.shape[1], dtype=jnp.int32), document_ids.shape
     )

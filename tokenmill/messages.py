@@ -1,26 +1,26 @@
 """What messages are made of: amounts for people, and text from elsewhere that is safe to print.
 
-    counted(1200, "shard"), in_bytes(13_800_000), in_time(7500)      1,200 shards, 13.8 MB, 2 h 5 min
-    sanitize("fetching \\x1b[2Jhttps://host/a.parquet?sig=secret")     ␛ for the control character; https://host/a.parquet
+    counted(1200, "shard"), in_bytes(13_800_000)      1,200 shards, 13.8 MB
+    in_time(7500)                                     2 h 5 min
+    sanitize("\\x1b[2Jhttps://host/a?sig=secret")     ␛ for the control character; https://host/a
 
-Nothing in a sanitized text controls a terminal: control characters are replaced with their symbols (U+2400 and
-following), and other characters that move, hide or reorder text with their code, as \\x9b. URLs have no signatures.
+Nothing in a sanitized text controls a terminal: control characters are replaced with their symbols
+(U+2400 and following), and other characters that move, hide or reorder text with their code, as
+\\x9b. URLs have no signatures.
 """
 
 import re
 
 PICTURES = {code: 0x2400 + code for code in range(32) if chr(code) not in "\n\t"} | {0x7F: 0x2421}
 C1 = {code: f"\\x{code:02x}" for code in range(0x80, 0xA0)}
-REORDERING = {
-    code: f"\\u{code:04x}"
-    for code in (*range(0x202A, 0x202F), *range(0x2066, 0x206A), 0x2028, 0x2029)
-}
+REORDERING_CODES = (*range(0x202A, 0x202F), *range(0x2066, 0x206A), 0x2028, 0x2029)
+REORDERING = {code: f"\\u{code:04x}" for code in REORDERING_CODES}
 SHOWN: dict[int, int | str] = {**PICTURES, **C1, **REORDERING}
 USER = re.compile(r":/{1,2}[^/\s'\"]*@")  # a Path of a URL has one slash
-QUERY = re.compile(
-    r"(://[^\s?'\"]*|\s/[^\s?'\"]*)\?[^\s'\"]+"
-)  # also of "GET /a.bin?sig=...", as urllib3 names them
-MINUTE, HOUR = 60, 3_600
+# also of "GET /a.bin?sig=...", as urllib3 names them
+QUERY = re.compile(r"(://[^\s?'\"]*|\s/[^\s?'\"]*)\?[^\s'\"]+")
+MINUTE = 60
+HOUR = 3_600
 
 
 def redact(text: str) -> str:
@@ -40,7 +40,8 @@ def sanitize(text: str) -> str:
 
 def counted(count: int, what: str) -> str:
     """1, "shard" -> "1 shard"; 1200, "shard" -> "1,200 shards"."""
-    return f"{count:,} {what}{'' if count == 1 else 's'}"
+    plural = "" if count == 1 else "s"
+    return f"{count:,} {what}{plural}"
 
 
 def in_bytes(count: float) -> str:
@@ -53,9 +54,12 @@ def in_bytes(count: float) -> str:
 
 def in_time(seconds: float) -> str:
     """7.4 -> "7 s", 200 -> "3 min 20 s", 7500 -> "2 h 5 min"."""
-    whole = round(seconds)
-    if whole < MINUTE:
-        return f"{whole} s"
-    if whole < HOUR:
-        return f"{whole // MINUTE} min {whole % MINUTE} s"
-    return f"{whole // HOUR:,} h {whole % HOUR // MINUTE} min"
+    total = round(seconds)
+    if total < MINUTE:
+        return f"{total} s"
+    if total < HOUR:
+        minutes, rest = divmod(total, MINUTE)
+        return f"{minutes} min {rest} s"
+    hours, rest = divmod(total, HOUR)
+    minutes = rest // MINUTE
+    return f"{hours:,} h {minutes} min"

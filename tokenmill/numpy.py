@@ -1,4 +1,5 @@
-"""RowLoader for NumPy, and for MLX, tinygrad, Keras, Grain: the rows and positions of tokenmill.RowLoader, no torch.
+"""RowLoader for NumPy, and for MLX, tinygrad, Keras, Grain: the rows and positions of
+tokenmill.RowLoader, no torch.
 
 from tokenmill.numpy import RowLoader
 
@@ -23,12 +24,14 @@ __all__ = ["RowLoader", "document_ids", "position_ids"]
 
 
 class RowLoader(BaseLoader[tuple[np.ndarray, np.ndarray]]):
-    """Batches of one split for one rank: an iterator of (inputs, targets), each a NumPy array (B, T).
+    """Batches of one split for one rank: an iterator of (inputs, targets), each a NumPy array (B,
+    T).
 
-    Arrays are contiguous, writable, and yours. The parameters, methods and errors are those of tokenmill.RowLoader, and
-    so are the rows and the positions. There is no `device` and no `mesh`; `dtype` is the integer type of both, as
-    "uint16". ValueError if it cannot hold all token ids and ignore_index. In a process that multiprocessing has
-    started, such as a worker of Grain's, you must pass `rank` and `world_size`.
+    Arrays are contiguous, writable, and yours. The parameters, methods and errors are those of
+    tokenmill.RowLoader, and so are the rows and the positions. There is no `device` and no `mesh`;
+    `dtype` is the integer type of both, as "uint16". ValueError if it cannot hold all token ids and
+    ignore_index. In a process that multiprocessing has started, such as a worker of Grain's, you
+    must pass `rank` and `world_size`.
     """
 
     def __init__(
@@ -68,14 +71,18 @@ class RowLoader(BaseLoader[tuple[np.ndarray, np.ndarray]]):
 
 
 def document_ids(inputs: np.ndarray, bos_id: int) -> np.ndarray:
-    """Numbers the documents of each row from 0: (B, T) -> (B, T) int32, as tokenmill.document_ids for torch."""
+    """Numbers the documents of each row from 0: (B, T) -> (B, T) int32, as tokenmill.document_ids
+    for torch.
+    """
     begins = inputs == bos_id
     ids: np.ndarray = begins.cumsum(1, dtype=np.int32) - begins[:, :1]
     return ids
 
 
 def position_ids(document_ids: np.ndarray) -> np.ndarray:
-    """Positions that restart at each document: (B, T) int32 -> (B, T) int32, as tokenmill.position_ids for torch."""
+    """Positions that restart at each document: (B, T) int32 -> (B, T) int32, as
+    tokenmill.position_ids for torch.
+    """
     places = np.arange(document_ids.shape[1], dtype=np.int32)
     begins = np.ones(document_ids.shape, bool)
     begins[:, 1:] = document_ids[:, 1:] != document_ids[:, :-1]

@@ -1,9 +1,10 @@
 """Two helpers for code that runs in threads, in processes that may fork.
 
-`cached_property` is functools' without its lock, which a fork could find held: in Python 3.11, there is one for all
-instances of a class. If a process forks while a thread computes such a property, for example when a DataLoader starts
-workers while a window is planned, the child waits forever. Without a lock, two threads may compute the same value, and
-either value is used. Python 3.12 works this way.
+`cached_property` is functools' without its lock, which a fork could find held: in Python 3.11,
+there is one for all instances of a class. If a process forks while a thread computes such a
+property, for example when a DataLoader starts workers while a window is planned, the child waits
+forever. Without a lock, two threads may compute the same value, and either value is used. Python
+3.12 works this way.
 
 Cancellation lets a long wait in a thread end when nobody needs its result any more:
 

@@ -3,14 +3,15 @@
 Comes in: a token set. Goes out: lines in a terminal, one HTML page, a list of damage.
 
     list_sets       `tokenmill list`: the sets on this disk
-    documents       Documents: the documents of a split as a sequence, and where each is in its source file
-    show            `tokenmill show`: rows, batches, steps, documents
+    documents       Documents: a split's documents as a sequence, and where each is in its file
+    show            `tokenmill show`: rows, batches, steps; show_document: one document
     steps           which rows a run had in a step, and where a document is
-    terminal        prints rows
+    terminal        prints rows; metadata_table: what is known of their documents
     checkpoint_files  finds the positions in a checkpoint
-    mix             `tokenmill mix`: what a mixture takes from each source, and what a run took so far
-    report          `tokenmill report`; report_page: the page, from report_rows, report_text and templates/
-    set_statistics  lengths of a set's documents, and what is in the loss of chats; text_sample: of text as it is
+    mix             `tokenmill mix`: what a mixture takes from each source, or has taken
+    report          `tokenmill report`; text_sample: of text that was not prepared
+    report_page     its page, from charts, report_rows, report_text and templates/
+    set_statistics  lengths of a set's documents, and what is in the loss of chats
     packing_stats   what each packing does to lengths
     sample_rows     a few documents in all packings
     verify          `tokenmill verify`

@@ -5,7 +5,8 @@
     for document in documents: ...
     document.tokens, document.text, document.source, document.metadata
 
-They have the numbers that `tokenmill show --document N` takes. SourceLocator finds where each is in its source file.
+They have the numbers that `tokenmill show --document N` takes. SourceLocator finds where each is in
+its source file.
 """
 
 import copy
@@ -14,7 +15,7 @@ import os
 from bisect import bisect_right
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
-from functools import lru_cache
+from functools import lru_cache, partial
 from itertools import accumulate
 from typing import TYPE_CHECKING, Any, overload
 
@@ -34,19 +35,21 @@ if TYPE_CHECKING:
 
 
 class SourceLocator:
-    """Locates the documents of a token set in their source files. Each shard's record is read once."""
+    """Locates the documents of a token set in their source files.
+
+    Each shard's record is read once.
+    """
 
     def __init__(self, token_set: TokenSet):
         self._token_set = token_set
-        self._record, self._metadata = (
-            lru_cache(None)(token_set.record),
-            lru_cache(4)(self._read_metadata),
-        )
+        self._record = lru_cache(None)(token_set.record)
+        self._metadata = lru_cache(4)(self._read_metadata)
 
     def find(self, entry: ShardEntry, document: int) -> str:
-        """The source file of a shard's document, and its row there, from 0 (in a jsonl file its line, from 1).
+        """The source file of a shard's document, and its row there.
 
-        If rows of the file are not in the split, or were left out, it is the number among those that were kept.
+        Rows count from 0, lines of a jsonl file from 1. If rows of the file are not in the split,
+        or were left out, it is the number among those that were kept.
         """
         for source in sources_of(self._record(entry)):
             if document < source.get("documents", entry.documents):
@@ -57,25 +60,45 @@ class SourceLocator:
         )
 
     def _place(self, source: dict[str, Any], entry: ShardEntry, document: int) -> str:
-        file, before, is_whole = source["file"], 0, source.get("validates", 0.0) in (0.0, 1.0)
-        ours = [other for other in self._token_set.entries if file in other.sources]
-        for other in ours if len(ours) > 1 else [entry]:
-            own = next(one for one in sources_of(self._record(other)) if one["file"] == file)
-            is_whole = is_whole and not own.get("left_out")
-            if other.split == entry.split and self._token_set.entries.index(
-                other
-            ) < self._token_set.entries.index(entry):
-                before += own.get("documents", other.documents)
-        known = format_of(file)
-        if is_whole and known is not None:
-            return f"{file} {known.document} {before + document + known.first:,}"
+        """Where the document with this number among those of a source of a shard is in its file."""
+        file = source["file"]
+        before, is_whole = self._before(file, entry)
+        number = before + document
+        kind = format_of(file)
+        is_in_one_split = source.get("validates", 0.0) in (0.0, 1.0)
+        if kind is not None and is_whole and is_in_one_split:
+            row = number + kind.first
+            return f"{file} {kind.document} {row:,}"
         if "row_groups" not in source:
-            return f"{file}, document {before + document:,} in {entry.split}, not counting those left out"
+            return f"{file}, document {number:,} in {entry.split}, not counting those left out"
         ends = np.cumsum(source["row_group_documents"])
-        group = int(np.searchsorted(ends, document, side="right"))
-        nth = document - (int(ends[group - 1]) if group else 0)
-        place = f"{file} row group {source['row_groups'][group]}, document {nth:,} in {entry.split}"
-        return f"{place}, not counting those left out"
+        index = int(np.searchsorted(ends, document, side="right"))
+        in_group = document - (int(ends[index - 1]) if index else 0)
+        group = source["row_groups"][index]
+        return (
+            f"{file} row group {group}, document {in_group:,} in {entry.split}, not counting those "
+            "left out"
+        )
+
+    def _before(self, file: str, entry: ShardEntry) -> tuple[int, bool]:
+        """How many documents of a file are in earlier shards of the split, and whether all are
+        kept.
+        """
+        entries = [shard for shard in self._token_set.entries if file in shard.sources]
+        if len(entries) < 2:
+            entries = [entry]
+        place = self._token_set.entries.index(entry)
+        before = 0
+        is_whole = True
+        for shard in entries:
+            sources = {part["file"]: part for part in sources_of(self._record(shard))}
+            source = sources[file]
+            if source.get("left_out"):
+                is_whole = False
+            is_earlier = self._token_set.entries.index(shard) < place
+            if is_earlier and shard.split == entry.split:
+                before += source.get("documents", shard.documents)
+        return before, is_whole
 
     def metadata(self, entry: ShardEntry, document: int) -> dict[str, Any]:
         """What the publisher says of a shard's document, as far as it was kept: by column."""
@@ -100,15 +123,20 @@ class _Split:
     """The shards of a split, opened one by one."""
 
     def __init__(self, token_set: TokenSet, split: str):
-        self.token_set, self.split, self.entries = token_set, split, token_set.split(split)
+        self.token_set = token_set
+        self.split = split
+        self.entries = token_set.split(split)
         self.ends = list(accumulate(entry.documents for entry in self.entries))
-        self.locator, self.open = SourceLocator(token_set), lru_cache(4)(token_set.open)
-        self.tokenizer = lru_cache(None)(lambda: Tokenizer.of_set(token_set))
+        self.locator = SourceLocator(token_set)
+        self.open = lru_cache(4)(token_set.open)
+        self.tokenizer = lru_cache(None)(partial(Tokenizer.of_set, token_set))
 
     def find(self, number: int) -> tuple[ShardEntry, int]:
         """The shard of a document, and the document's number there."""
         index = bisect_right(self.ends, number)
-        return self.entries[index], number - (self.ends[index - 1] if index else 0)
+        entry = self.entries[index]
+        first = self.ends[index] - entry.documents
+        return entry, number - first
 
 
 @dataclass(frozen=True, eq=False)
@@ -127,17 +155,21 @@ class Document:
 
     @property
     def tokens(self) -> np.ndarray:
-        """Its token ids, the first of which is BOS: (length,) of uint16 or uint32, mapped from the file, read-only."""
+        """Its token ids, the first of which is BOS: (length,) of uint16 or uint32.
+
+        They are mapped from the file, and read-only.
+        """
         shard = self._of.open(self._entry)
-        begin, end = (int(offset) for offset in shard.offsets[self.index : self.index + 2])
+        begin, end = shard.offsets[self.index : self.index + 2].tolist()
         tokens = shard.read(begin, end)
         tokens.flags.writeable = False
         return tokens
 
     def __len__(self) -> int:
         """The number of its tokens, BOS included."""
-        offsets = self._of.open(self._entry).offsets[self.index : self.index + 2]
-        return int(offsets[1]) - int(offsets[0])
+        begin, end = self._of.open(self._entry).offsets[self.index : self.index + 2].tolist()
+        length: int = end - begin
+        return length
 
     def __bool__(self) -> bool:
         return True  # otherwise Python would call __len__
@@ -146,10 +178,13 @@ class Document:
     def text(self) -> str:
         """Its text, decoded from the tokens without BOS. A conversation has its special tokens.
 
-        Raises ValueError if the set has another tokenizer's file, ImportError if the tokenizer's library is missing.
+        Raises ValueError if the set has another tokenizer's file, ImportError if the tokenizer's
+        library is missing.
         """
-        tokens, tokenizer = self.tokens, self._of.tokenizer()
-        return tokenizer.decode(tokens[1:] if tokens[0] == self._of.token_set.bos_id else tokens)
+        tokens = self.tokens
+        if tokens[0] == self._of.token_set.bos_id:
+            tokens = tokens[1:]
+        return self._of.tokenizer().decode(tokens)
 
     @property
     def source(self) -> str:
@@ -163,20 +198,26 @@ class Document:
 
     def __repr__(self) -> str:
         text = self.text
-        shown = repr(text if len(text) <= SHOWN else text[:SHOWN] + "...")
-        return f"Document {self.number:,} of {self.split}, {counted(len(self), 'token')}, {self.source}: {shown}"
+        if len(text) > SHOWN:
+            text = text[:SHOWN] + "..."
+        tokens = counted(len(self), "token")
+        return f"Document {self.number:,} of {self.split}, {tokens}, {self.source}: {text!r}"
 
 
 class Documents(Sequence[Document]):
-    """The documents of a split of a token set, or some of them. Nothing is read before you ask a document for its
-    tokens, text or source. A slice or a sample is another such sequence.
+    """The documents of a split of a token set, or some of them.
+
+    Nothing is read before you ask a document for its tokens, text or source. A slice or a sample is
+    another such sequence.
 
     `tokens` is a folder, a name or an address, as for RowLoader.
     """
 
     def __init__(self, tokens: str | os.PathLike[str] | TokenSet, split: Split = "train"):
-        self._of = _Split(tokens if isinstance(tokens, TokenSet) else open_set(tokens), split)
-        self._numbers: Sequence[int] = range(self._of.ends[-1] if self._of.ends else 0)
+        token_set = tokens if isinstance(tokens, TokenSet) else open_set(tokens)
+        self._of = _Split(token_set, split)
+        total = sum(entry.documents for entry in self._of.entries)
+        self._numbers: Sequence[int] = range(total)
 
     def __len__(self) -> int:
         return len(self._numbers)
@@ -189,13 +230,15 @@ class Documents(Sequence[Document]):
 
     def __getitem__(self, index: int | slice) -> "Document | Documents":
         if isinstance(index, slice):
-            return self._some(self._numbers[index])
-        at = operator.index(index)
-        if not -len(self) <= at < len(self):
+            return self._with_numbers(self._numbers[index])
+        place = operator.index(index)
+        if not -len(self) <= place < len(self):
+            last = len(self) - 1
             raise IndexError(
-                f"{self._of.token_set.display_name}: expected a document from 0 to {len(self) - 1:,}, found {at:,}"
+                f"{self._of.token_set.display_name}: expected a document from 0 to {last:,}, "
+                f"found {place:,}"
             )
-        number = self._numbers[at]
+        number = self._numbers[place]
         entry, document = self._of.find(number)
         return Document(number, self._of.split, entry.name, document, self._of, entry)
 
@@ -203,15 +246,15 @@ class Documents(Sequence[Document]):
         return (self[index] for index in range(len(self)))
 
     def sample(self, count: int, seed: int = 0) -> "Documents":
-        """`count` different documents at random, in the order of their numbers; the same ones for the same seed."""
+        """`count` different documents at random, in order; the same ones for the same seed."""
         count = min(whole_number("count", count, 0), len(self))
         chosen = np.random.default_rng(seed).choice(len(self), count, replace=False)
-        return self._some([self._numbers[index] for index in sorted(chosen.tolist())])
+        return self._with_numbers([self._numbers[index] for index in sorted(chosen.tolist())])
 
-    def _some(self, numbers: Sequence[int]) -> "Documents":
-        found = copy.copy(self)
-        found._numbers = numbers
-        return found
+    def _with_numbers(self, numbers: Sequence[int]) -> "Documents":
+        documents = copy.copy(self)
+        documents._numbers = numbers
+        return documents
 
     def __repr__(self) -> str:
         split = f"the {self._of.split} split of {self._of.token_set.display_name}"

@@ -3,8 +3,8 @@
     tokenmill list                      those under data/tokens
     tokenmill list /mnt/tokens          those in another folder
 
-Every command and loader takes a set's folder, its name, or the name of its data set if no other set has that: `web` for
-data/tokens/web-gpt2-1bd489c3.
+Every command and loader takes a set's folder, its name, or the name of its data set if no other set
+has that: `web` for data/tokens/web-gpt2-1bd489c3.
 """
 
 from collections.abc import Iterator
@@ -30,10 +30,12 @@ class ListSets:
 
 def lines(root: Path) -> Iterator[str]:
     """A few lines for each set. FileNotFoundError if there is no such folder, or nothing in it."""
-    folders = (
-        [root] if (root / "manifest.json").exists() else [*root.iterdir()] if root.is_dir() else []
-    )
-    folders = [path for path in folders if (path / "shards").is_dir()]
+    candidates: list[Path] = []
+    if (root / "manifest.json").exists():
+        candidates = [root]
+    elif root.is_dir():
+        candidates = list(root.iterdir())
+    folders = [path for path in candidates if (path / "shards").is_dir()]
     if not folders:
         raise FileNotFoundError(
             f"{root}: expected token sets, found none; run `tokenmill prepare` first"
@@ -41,7 +43,8 @@ def lines(root: Path) -> Iterator[str]:
     for path in sorted(folders, key=lambda path: path.stat().st_mtime_ns):
         yield path.name
         try:
-            yield from (f"    {line}" for line in _about(TokenSet(path)))
+            for line in _about(TokenSet(path)):
+                yield f"    {line}"
         except FileNotFoundError:
             made = counted(len(list(path.glob("shards/*.json"))), "shard")
             yield f"    not finished: {made} made; run the command that prepares it again"
@@ -50,22 +53,25 @@ def lines(root: Path) -> Iterator[str]:
 
 
 def _about(token_set: TokenSet) -> Iterator[str]:
-    facts, tokenizer = token_set.manifest, token_set.tokenizer
-    kind = ", conversations" * token_set.is_chat
-    size = in_bytes(facts["tokens"] * token_set.numpy_dtype.itemsize)
-    yield f"{facts['dataset']}, tokenizer {tokenizer['name']} of {tokenizer['vocab_size']:,} tokens{kind}, {size}"
+    dataset = token_set.manifest["dataset"]
+    name = token_set.tokenizer["name"]
+    vocab_size = token_set.tokenizer["vocab_size"]
+    size = in_bytes(token_set.manifest["tokens"] * token_set.numpy_dtype.itemsize)
+    kind = ", conversations" if token_set.is_chat else ""
+    yield f"{dataset}, tokenizer {name} of {vocab_size:,} tokens{kind}, {size}"
     for split in SPLITS:
         entries = token_set.split(split)
-        documents, tokens = (
-            sum(entry.documents for entry in entries),
-            sum(entry.tokens for entry in entries),
-        )
-        yield f"{split:5} {counted(documents, 'document'):>22} {tokens:>18,} tokens"
-    if views := token_set.view_names():
-        yield f"views: {', '.join(views)}"
+        documents = counted(sum(entry.documents for entry in entries), "document")
+        tokens = sum(entry.tokens for entry in entries)
+        yield f"{split:5} {documents:>22} {tokens:>18,} tokens"
+    views = token_set.view_names()
+    if views:
+        names = ", ".join(views)
+        yield f"views: {names}"
 
 
 def main(arguments: list[str], prog: str) -> None:
     """Lists the sets for these command-line arguments."""
-    for line in lines(tyro.cli(ListSets, prog=prog, args=arguments, description=__doc__).root):
+    config = tyro.cli(ListSets, prog=prog, args=arguments, description=__doc__)
+    for line in lines(config.root):
         print(sanitize(line))

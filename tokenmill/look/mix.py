@@ -3,8 +3,9 @@
     tokenmill mix mixture.toml --tokens 1T      a forecast
     tokenmill mix --checkpoint ckpt.pt          a run as it really was, leg by leg
 
-For each stage and source, a forecast prints weight, share, tokens, and epochs by then. A stage has several parts if a
-source retires within it; if all of its sources do, the command says so and exits with status 1.
+For each stage and source, a forecast prints weight, share, tokens, and epochs by then. A stage has
+several parts if a source retires within it; if all of its sources do, the command says so and exits
+with status 1.
 """
 
 from collections import Counter
@@ -23,6 +24,7 @@ from tokenmill.look.checkpoint_files import position_of
 from tokenmill.look.report_text import short
 from tokenmill.rows.position import read_position
 
+SHORTEST = 10_000  # a part is shown if it is at least this fraction of a run
 NAMELESS = "the set"  # what the source of a run without a mixture is called
 HEADS = ("stage", "of the run", "source", "weight", "share", "tokens", "epochs", "at most")
 RUN_HEADS = ("of the run", "ranks", "rows of each", "seq_len", "source", "share", "tokens")
@@ -30,7 +32,9 @@ RUN_HEADS = ("of the run", "ranks", "rows of each", "seq_len", "source", "share"
 
 @dataclass(frozen=True)
 class Mix:
-    """Forecast what a mixture takes from each source, before the run; or print what a run has taken so far."""
+    """Forecast what a mixture takes from each source, before the run; or print what a run has taken
+    so far.
+    """
 
     # the mixture's TOML file; not with --checkpoint
     mixture: tyro.conf.Positional[Annotated[Path | None, tyro.conf.arg(metavar="MIXTURE")]] = None
@@ -46,75 +50,98 @@ class Mix:
             )
 
 
-def cells(found: Forecast) -> list[tuple[Any, ...]]:
-    """The table of a forecast: a row for each part and source. Parts of a few rows are left out: a source that is
-    almost used up at the end of a stage causes them.
+def cells(forecasted: Forecast) -> list[tuple[Any, ...]]:
+    """The table of a forecast: a row for each part and source.
+
+    Parts of a few rows are left out: a source that is almost used up at the end of a stage causes
+    them.
     """
     rows = []
-    for line in [line for line in found.lines if (line.end - line.begin) * 10_000 >= found.tokens]:
-        span, cap = (
-            f"{short(line.begin)} to {short(line.end)}",
-            found.mixture.max_epochs.get(line.source, ""),
+    for line in forecasted.lines:
+        is_short = (line.end - line.begin) * SHORTEST < forecasted.tokens
+        if is_short:
+            continue
+        rows.append(
+            (
+                line.stage,
+                f"{short(line.begin)} to {short(line.end)}",
+                line.source,
+                line.weight,
+                f"{line.share:.3%}",
+                short(line.tokens),
+                f"{line.epochs:.3f}",
+                forecasted.mixture.max_epochs.get(line.source, ""),
+            )
         )
-        row = (line.stage, span, line.source, line.weight, f"{line.share:.3%}", short(line.tokens))
-        rows.append((*row, f"{line.epochs:.3f}", cap))
     return rows
 
 
 def run_cells(position: Mapping[str, Any]) -> tuple[list[tuple[Any, ...]], Counter[str]]:
-    """The table of a run so far, a row for each leg and source; and the tokens of each source. ValueError if a position
-    is none.
+    """The table of a run so far, a row for each leg and source; and the tokens of each source.
+
+    ValueError if a position is none.
     """
     run, _ = read_position(position)
-    rows, totals = [], Counter[str]()
-    for (begin, setting, _), after in zip(
-        run.legs, [*(leg.begin for leg in run.legs[1:]), run.now], strict=True
-    ):
-        for name in setting.sets if after.tokens > begin.tokens else ():
-            own = (after.rows[name] - begin.rows[name]) * setting.seq_len
-            how = (setting.world_size, setting.batch_size, setting.seq_len)
-            share = f"{own / (after.tokens - begin.tokens):.3%}"
+    rows = []
+    totals: Counter[str] = Counter()
+    ends = [*(leg.begin for leg in run.legs[1:]), run.now]
+    for leg, end in zip(run.legs, ends, strict=True):
+        begin = leg.begin
+        setting = leg.setting
+        leg_tokens = end.tokens - begin.tokens
+        if not leg_tokens:
+            continue
+        for source in setting.sets:
+            name = source or NAMELESS
+            tokens = (end.rows[source] - begin.rows[source]) * setting.seq_len
+            totals[name] += tokens
             rows.append(
                 (
-                    f"{short(begin.tokens)} to {short(after.tokens)}",
-                    *how,
-                    name or NAMELESS,
-                    share,
-                    short(own),
+                    f"{short(begin.tokens)} to {short(end.tokens)}",
+                    setting.world_size,
+                    setting.batch_size,
+                    setting.seq_len,
+                    name,
+                    f"{tokens / leg_tokens:.3%}",
+                    short(tokens),
                 )
             )
-            totals[name or NAMELESS] += own
     return rows, totals
 
 
 def main(arguments: list[str], prog: str) -> int:
-    """Prints the table for these command-line arguments. Returns 1 if the run would end early, else 0."""
+    """Prints the table for these arguments. Returns 1 if the run would end early, else 0."""
     config = tyro.cli(Mix, prog=prog, args=arguments, description=__doc__)
     console = Console(soft_wrap=True, highlight=False, markup=False)
     if config.checkpoint is not None:
-        place = config.checkpoint
-        rows, totals = run_cells(
-            position_of("--checkpoint", place, "train", "a checkpoint with a position in it")
-        )
-        _print(RUN_HEADS, rows, console)
-        for name, tokens in totals.items():
-            console.print(
-                f"{name}: {tokens:,} tokens, {tokens / max(1, totals.total()):.3%} of the run"
-            )
+        _print_run(config.checkpoint, console)
         return 0
-    found = forecast(Mixture.load(config.mixture or Path()), tokens=config.tokens or 0)
-    if not found.tokens:
-        raise ValueError(f"--tokens must be more than 0, found {config.tokens}")
-    if found.lines:
-        _print(HEADS, cells(found), console)
-    for name, (tokens, epochs) in found.totals.items() if found.lines else ():
-        console.print(f"{name}: {tokens:,} tokens, {epochs:.3f} epochs in all")
-    for problem in found.problems:
+    return _print_forecast(config.mixture or Path(), config.tokens or 0, console)
+
+
+def _print_run(checkpoint: Path, console: Console) -> None:
+    expected = "a checkpoint with a position in it"
+    rows, totals = run_cells(position_of("--checkpoint", checkpoint, "train", expected))
+    _print_table(RUN_HEADS, rows, console)
+    total = max(1, totals.total())
+    for name, tokens in totals.items():
+        console.print(f"{name}: {tokens:,} tokens, {tokens / total:.3%} of the run")
+
+
+def _print_forecast(mixture: Path, tokens: str | int, console: Console) -> int:
+    forecasted = forecast(Mixture.load(mixture), tokens=tokens)
+    if not forecasted.tokens:
+        raise ValueError(f"--tokens must be more than 0, found {tokens}")
+    if forecasted.lines:
+        _print_table(HEADS, cells(forecasted), console)
+        for name, (source_tokens, epochs) in forecasted.totals.items():
+            console.print(f"{name}: {source_tokens:,} tokens, {epochs:.3f} epochs in all")
+    for problem in forecasted.problems:
         console.print(f"error: {problem}")
-    return bool(found.problems)
+    return 1 if forecasted.problems else 0
 
 
-def _print(heads: Sequence[str], rows: Sequence[Sequence[Any]], console: Console) -> None:
+def _print_table(heads: Sequence[str], rows: Sequence[Sequence[Any]], console: Console) -> None:
     table = Table(*(Column(head, justify="right", no_wrap=True) for head in heads))
     for row in rows:
         table.add_row(*map(str, row))

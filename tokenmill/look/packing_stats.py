@@ -1,10 +1,12 @@
-"""Measures what each packing does to documents, from their lengths alone: the README's table, and the report's.
+"""Measures what each packing does to documents, from their lengths alone: the README's table, and
+the report's.
 
     tally("best_fit", [lengths of shard 0, lengths of shard 1], row_len=2049).dropped      0.0
 
-Each packing is run, not estimated. A packing that joins shards runs on as many documents together as a window has
-(windows.py), and the others shard by shard. nanochat's buffer (other_packings.py) runs on one rank in its steady
-state, after 300,000 documents, because its share of dropped tokens starts near 2% and climbs.
+Each packing is run, not estimated. A packing that joins shards runs on as many documents together
+as a window has (windows.py), and the others shard by shard. nanochat's buffer (other_packings.py)
+runs on one rank in its steady state, after 300,000 documents, because its share of dropped tokens
+starts near 2% and climbs.
 """
 
 from collections.abc import Sequence
@@ -52,7 +54,10 @@ def plan_of(
 
 @dataclass(frozen=True)
 class Tally:
-    """Counts of what became of some documents, from which shares of 1 follow. Tallies can be added."""
+    """Counts of what became of some documents, from which shares of 1 follow.
+
+    Tallies can be added.
+    """
 
     tokens: int = 0  # of the documents
     kept: int = 0  # of these, those in at least one row
@@ -86,7 +91,9 @@ class Tally:
 
     @property
     def begin_inserted(self) -> float:
-        """Share of the rows that begin with an inserted BOS; all others begin within a document, without BOS."""
+        """Share of the rows that begin with an inserted BOS; all others begin within a document,
+        without BOS.
+        """
         return self.inserted / max(1, self.rows)
 
     @property

@@ -1,7 +1,7 @@
 """Reports on a token set, or on text that was never prepared.
 
-    tokenmill report data/tokens/NAME       one HTML page in the set's folder, which needs no network; and a short form
-    tokenmill report web/*.jsonl            what each packing would do to this text, from a sample of it
+    tokenmill report data/tokens/NAME    one HTML page in the set's folder, and a short form
+    tokenmill report web/*.jsonl         what each packing would do to this text, from a sample
 
 Everything is counted in real lengths and tokens, and packings are run, not estimated.
 """
@@ -36,9 +36,13 @@ OTHERS = "nanochat is its loader, concat that of llm.c and Megatron, random that
 
 @dataclass(frozen=True)
 class Report:
-    """Report on a token set: write one HTML page and print a short form. Or print what packings would do to text."""
+    """Report on a token set: write one HTML page and print a short form.
 
-    # a token set's folder, name or address; or files of text, or a folder of them (./web if a set is called web)
+    Or print what packings would do to text.
+    """
+
+    # a token set's folder, name or address; or files of text, or a folder of them (./web if a set
+    # is called web)
     source: tyro.conf.Positional[Annotated[tuple[str, ...], tyro.conf.arg(metavar="TOKENS|FILES")]]
     # tokens of an input, in the rows that the page draws; of text, in one more table
     seq_len: int = 2048

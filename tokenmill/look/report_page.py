@@ -14,6 +14,7 @@ import jinja2
 import numpy as np
 
 from tokenmill.look import report_rows, report_text
+from tokenmill.look.charts import bars
 from tokenmill.look.packing_stats import Tally
 from tokenmill.look.sample_rows import Specimen
 from tokenmill.look.set_statistics import MOST_STRETCHES, Bin, LossStatistics, histogram
@@ -26,9 +27,6 @@ from tokenmill.tokenize.tokenizer import Tokenizer
 TEMPLATES = Path(__file__).parent / "templates"
 FILES = 20  # how many source files are listed before the reader asks for more
 SHOWN = 16  # how many rows are drawn before the reader asks for more
-# between gridlines of a chart
-STEPS = (0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.25, 0.5, 1.0)
-TICKS = 7  # labels below a chart, about
 
 
 @dataclass(frozen=True)
@@ -267,46 +265,3 @@ def _charts(bins: list[Bin], loss: LossStatistics | None, seq_len: int) -> list[
         stretches.append((label, count))
     title = "Share of conversations, by stretches that bear loss"
     return [*charts, bars(title, stretches, "conversations")]
-
-
-def bars(
-    title: str, rows: Sequence[tuple[str, int]], what: str, marked: int | None = None
-) -> dict[str, Any]:
-    """A bar for each (label, count), as a share of all.
-
-    `marked` is the number of a bar at which a line is drawn.
-    """
-    total = max(1, sum(count for _, count in rows))
-    shares = [count / total for _, count in rows]
-    places = [100 * (number + 0.5) / len(rows) for number in range(len(rows))]
-    top = max(max(shares) * 1.05, 1e-9)
-    drawn = []
-    ticks = []
-    for (label, count), share, place in zip(rows, shares, places, strict=True):
-        bar_title = f"{label}: {count:,} {what}, {share:.2%}"
-        drawn.append({"title": bar_title, "height": round(100 * share / top, 3)})
-        first, _, _ = label.partition(" to ")  # of a range, which has no room on a phone
-        ticks.append({"at": place, "label": first})
-    highest = shares.index(max(shares))
-    highest_label, _ = rows[highest]
-    return {
-        "title": title,
-        "label": f"{title}. The highest bar is {highest_label}, with {shares[highest]:.1%}.",
-        "bars": drawn,
-        "lines": _gridlines(top),
-        "ticks": ticks[:: 1 + len(rows) // TICKS],
-        "mark": None if marked is None else places[marked],
-    }
-
-
-def _gridlines(top: float) -> list[dict[str, Any]]:
-    """At most four lines below the share `top`."""
-    step = STEPS[-1]
-    for candidate in reversed(STEPS):
-        if top / candidate <= 4:
-            step = candidate
-    lines = []
-    for number in range(1, int(top / step) + 1):
-        percent = 100 * number * step
-        lines.append({"at": percent / top, "label": f"{percent:g}%"})
-    return lines

@@ -1,8 +1,9 @@
-"""Prepares sample rows for the report's page: how each part is drawn, and the data that the page's script reads.
+"""Prepares sample rows for the report's page: how each part is drawn, and the data that the page's
+script reads.
 
-The page contains every sample document once, as its bytes and the byte length of each token. Each packing's rows refer
-to parts of the documents, so no text is repeated, however many packings show it. The documents of a chat set have their
-loss mask, too.
+The page contains every sample document once, as its bytes and the byte length of each token. Each
+packing's rows refer to parts of the documents, so no text is repeated, however many packings show
+it. The documents of a chat set have their loss mask, too.
 """
 
 import base64

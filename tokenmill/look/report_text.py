@@ -131,7 +131,10 @@ def table(
 
 
 def percent(share: float, none: str = "none") -> str:
-    """0.394 -> "39%", 0.0004 -> "0.04%". Only all is called "all", and only nothing is called `none`."""
+    """0.394 -> "39%", 0.0004 -> "0.04%".
+
+    Only all is called "all", and only nothing is called `none`.
+    """
     if share == 0:
         return none
     if share == 1:

@@ -1,13 +1,14 @@
 """Packs a few documents with every packing, to compare the rows side by side.
 
-The sample is the first documents of a split, as many as best_fit packs into 64 rows; of a chat set, as many
-conversations as long_documents="crop" packs into these. A document that is longer than all these rows is shortened to
-its beginning. The sample is packed as if it were a shard, so that every packing shows the same documents. nanochat's
-loader has them all in its buffer, and makes rows by its rule while whole rows are left.
+The sample is the first documents of a split, as many as best_fit packs into 64 rows; of a chat set,
+as many conversations as long_documents="crop" packs into these. A document that is longer than all
+these rows is shortened to its beginning. The sample is packed as if it were a shard, so that every
+packing shows the same documents. nanochat's loader has them all in its buffer, and makes rows by
+its rule while whole rows are left.
 """
 
-from dataclasses import dataclass
-from itertools import takewhile
+from dataclasses import dataclass, replace
+from itertools import pairwise
 
 import numpy as np
 
@@ -45,8 +46,8 @@ class Specimen:
     @property
     def shortened(self) -> bool:
         """Whether a document was shortened to its beginning."""
-        whole = [shard.lengths[document] for shard, document in self.documents]
-        return bool((self.lengths < whole).any())
+        full = [shard.lengths[document] for shard, document in self.documents]
+        return bool((self.lengths < full).any())
 
     @property
     def is_chat(self) -> bool:
@@ -59,7 +60,7 @@ class Specimen:
 
 
 def make_specimen(token_set: TokenSet, split: str, row_len: int) -> Specimen:
-    """The first documents of a split with every packing; at least one document, whatever its length."""
+    """The first documents of a split with every packing; at least one, whatever its length."""
     documents, lengths = _first_documents(token_set, split, ROWS * row_len)
     compared = variants(token_set.is_chat)
     keeping_all = next(iter(compared.values()))
@@ -67,28 +68,35 @@ def make_specimen(token_set: TokenSet, split: str, row_len: int) -> Specimen:
     while count > 1 and plan_of(keeping_all, lengths[:count], row_len).num_rows > ROWS:
         count -= 1
     lengths = lengths[:count]
-    rows = {label: _rows(packing, lengths, row_len)[:ROWS] for label, packing in compared.items()}
-    return Specimen(
-        documents[:count], lengths, {label: found for label, found in rows.items() if found}
-    )
+    rows_by_label = {}
+    for label, packing in compared.items():
+        rows = _rows(packing, lengths, row_len)[:ROWS]
+        if rows:
+            rows_by_label[label] = rows
+    return Specimen(documents[:count], lengths, rows_by_label)
 
 
 def _first_documents(
     token_set: TokenSet, split: str, tokens: int
 ) -> tuple[list[tuple[Shard, int]], np.ndarray]:
-    """The first documents that have at most `tokens` tokens together, and how many tokens of each are used."""
+    """The first documents that have at most `tokens` tokens together.
+
+    Returns how many tokens of each are used, too.
+    """
     documents: list[tuple[Shard, int]] = []
     lengths: list[int] = []
     for entry in token_set.split(split):
-        if entry.tokens and sum(lengths) < tokens:
-            shard, chosen = token_set.open(entry), np.flatnonzero(token_set.repeats_of(entry) > 0)
-            if not len(chosen):
-                continue
-            taken = np.minimum(shard.lengths[chosen], tokens)
-            room = tokens - sum(lengths)
-            fitting = max(1, int((np.cumsum(taken) <= room).sum()))
-            documents += [(shard, document) for document in chosen[:fitting].tolist()]
-            lengths += taken[:fitting].tolist()
+        room = tokens - sum(lengths)
+        if room <= 0:
+            break
+        kept = np.flatnonzero(token_set.repeats_of(entry) > 0)
+        if not len(kept):
+            continue
+        shard = token_set.open(entry)
+        used = np.minimum(shard.lengths[kept], tokens)
+        fitting = max(1, int((np.cumsum(used) <= room).sum()))
+        documents += [(shard, document) for document in kept[:fitting].tolist()]
+        lengths += used[:fitting].tolist()
     return documents, np.array(lengths)
 
 
@@ -99,39 +107,50 @@ def _rows(packing: Packing, lengths: np.ndarray, row_len: int) -> list[list[Samp
     if packing.packs_documents:
         return _of_documents(plan, lengths, packing.long_documents == "crop")
     offsets = np.concatenate([[0], np.cumsum(lengths)])
-    starts = np.sort(plan.start).tolist()
-    return [
-        [SamplePiece(*part) for part in cut_at_documents(offsets, start, row_len)]
-        for start in starts
-    ]
+    rows = []
+    for start in np.sort(plan.start).tolist():
+        spans = cut_at_documents(offsets, start, row_len)
+        rows.append([SamplePiece(*span) for span in spans])
+    return rows
 
 
 def _of_documents(plan: RowPlan, lengths: np.ndarray, crop: bool) -> list[list[SamplePiece]]:
+    """The rows of a plan. With `crop`, a piece that is shorter than its document is cropped."""
     columns = (plan.document, plan.start, plan.length, plan.bos, plan.filler)
-    pieces = zip(*(column.tolist() for column in columns), strict=True)
-    parts = [
-        SamplePiece(
-            document, start, length, bos, filler, crop and not filler and length < lengths[document]
-        )
-        for document, start, length, bos, filler in pieces
+    pieces = [
+        SamplePiece(*values)
+        for values in zip(*(column.tolist() for column in columns), strict=True)
     ]
-    return [parts[a:b] for a, b in zip(plan.row_offsets[:-1], plan.row_offsets[1:], strict=True)]
+    if crop:
+        pieces = [_cropped(piece, lengths) for piece in pieces]
+    edges = plan.row_offsets.tolist()
+    return [pieces[begin:end] for begin, end in pairwise(edges)]
+
+
+def _cropped(piece: SamplePiece, lengths: np.ndarray) -> SamplePiece:
+    is_cropped = not piece.filler and piece.length < lengths[piece.document]
+    return replace(piece, cropped=bool(is_cropped))
 
 
 def _nanochat(lengths: np.ndarray, row_len: int) -> list[list[SamplePiece]]:
-    # padding documents fit into no row; one is cropped only when the others are not enough for a row, which ends it
-    padding = [
-        (int(lengths.max()) + row_len, len(lengths) + i) for i in range(BUFFER_DOCUMENTS + 1)
-    ]
-    buffer = BestFitBuffer(
-        iter([list(zip(lengths.tolist(), range(len(lengths)), strict=True)) + padding]), row_len
-    )
-    picked = iter(buffer.next_row, None)
-    whole = takewhile(lambda row: all(document < len(lengths) for document, _ in row), picked)
-    return [
-        [
-            SamplePiece(document, 0, taken, cropped=taken < int(lengths[document]))
-            for document, taken in row
-        ]
-        for row in whole
-    ]
+    """Rows by nanochat's rule, while whole ones are left.
+
+    Padding documents fit into no row. One is cropped only when the others are not enough for a row,
+    which ends the rows.
+    """
+    num_documents = len(lengths)
+    too_long = int(lengths.max()) + row_len
+    padded = lengths.tolist() + [too_long] * (BUFFER_DOCUMENTS + 1)
+    documents = [(length, number) for number, length in enumerate(padded)]
+    buffer = BestFitBuffer(iter([documents]), row_len)
+    rows: list[list[SamplePiece]] = []
+    while True:
+        picked = buffer.next_row()
+        if any(document >= num_documents for document, _ in picked):
+            return rows
+        rows.append(
+            [
+                SamplePiece(document, 0, taken, cropped=taken < int(lengths[document]))
+                for document, taken in picked
+            ]
+        )

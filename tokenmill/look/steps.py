@@ -64,7 +64,9 @@ class ShownRow(NamedTuple):
 
 
 class RunRows:
-    """The rows of a run whose sources are `sets`, by name, and whose positions say `identity` (resume.py)."""
+    """The rows of a run whose sources are `sets`, by name, and whose positions say `identity`
+    (resume.py).
+    """
 
     def __init__(self, run: Run, identity: Mapping[str, Any], sets: Sets):
         _require_known(identity)
@@ -128,7 +130,9 @@ class RunRows:
         return [rows[number] for number in order]
 
     def leg_of(self, step: int) -> Run:
-        """The run at the beginning of the leg of a step, or where it is now for one that is to come."""
+        """The run at the beginning of the leg of a step, or where it is now for one that is to
+        come.
+        """
         return self.run.back_to(step) if step < self.run.now.step else self.run
 
     def leg_at(self, name: str, epoch: int, window: int, row: int) -> Run:
@@ -205,7 +209,8 @@ class RunRows:
                 )
 
     def _legs_of(self, name: str) -> Iterator[tuple[Run, Cursor, Cursor]]:
-        """The run where each leg with a source begins, and what this leg dealt: the first, and the end.
+        """The run where each leg with a source begins, and what this leg dealt: the first, and the
+        end.
 
         ValueError if epochs were begun anew.
         """

@@ -22,12 +22,12 @@ class RowPrinter:
     """Prints rows of token sets that share a tokenizer: bars, and the text of their pieces."""
 
     def __init__(self, token_sets: Sequence[TokenSet], console: Console, ids: bool):
-        self.console, self._ids = console, ids
+        self.console = console
+        self._ids = ids
         self._sets = {token_set.path: token_set for token_set in token_sets}
         self._sources = {token_set.path: SourceLocator(token_set) for token_set in token_sets}
-        self._tokenizers: dict[
-            str, Tokenizer
-        ] = {}  # by fingerprint: a chat set's has more special tokens
+        # by fingerprint: a chat set's has more special tokens
+        self._tokenizers: dict[str, Tokenizer] = {}
 
     def bars(self, rows: Sequence[ShownRow]) -> None:
         """Prints each row as a line of letters."""
@@ -37,48 +37,60 @@ class RowPrinter:
             self.console.print(f"{_name(row):{widest}}  ", bar(row.pieces, width), sep="")
 
     def row(self, row: ShownRow, full: bool) -> None:
-        """Prints a row's pieces, each with where it is from and its text, in full or only its beginning and end."""
+        """Prints a row's pieces, each with where it is from and its text.
+
+        A text is printed in full, or only its beginning and end.
+        """
         self.print(f"\n{_name(row)}")
         for index, piece in enumerate(row.pieces):
             self.piece(piece, index, full)
 
     def piece(self, piece: Piece, index: int, full: bool) -> None:
-        style, letter = COLOURS[index % len(COLOURS)], LETTERS[index % len(LETTERS)]
+        style = COLOURS[index % len(COLOURS)]
+        letter = LETTERS[index % len(LETTERS)]
         if piece.is_padding:
-            self.print(
-                f"  {letter.lower()} {piece.length:,} tokens of padding, which are not in the loss",
-                style="dim",
-            )
+            padding = f"{piece.length:,} tokens of padding, which are not in the loss"
+            self.print(f"  {letter.lower()} {padding}", style="dim")
             return
         self.print(f"  {letter} {self._facts(piece)}", style=f"bold {style}")
+        tokenizer = self._tokenizer(piece)
+        ids = piece.tokens(tokenizer.bos_id)
+        in_loss = piece.in_loss()
+        if full and in_loss is not None:
+            self._masked(tokenizer, ids, in_loss, style)
+        elif full:
+            self.print(tokenizer.decode(ids), style=style)
+        else:
+            text = shortened(tokenizer.decode(ids), max(40, self.console.width - 4))
+            self.print(f"    {text}", style=style)
+        if self._ids:
+            self.print(" ".join(map(str, ids.tolist())), style="dim")
+
+    def _tokenizer(self, piece: Piece) -> Tokenizer:
         token_set = self._sets[piece.shard.path.parents[1]]
         fingerprint = token_set.tokenizer["fingerprint"]
         if fingerprint not in self._tokenizers:
             self._tokenizers[fingerprint] = Tokenizer.of_set(token_set)
-        tokenizer = self._tokenizers[fingerprint]
-        ids, learned = piece.tokens(tokenizer.bos_id), piece.in_loss()
-        if learned is None or not full:
-            text = tokenizer.decode(ids)
-            self.print(
-                text if full else f"    {shortened(text, max(40, self.console.width - 4))}",
-                style=style,
-            )
-        else:
-            self._masked(tokenizer, ids, learned, style)
-        if self._ids:
-            self.print(" ".join(map(str, ids.tolist())), style="dim")
+        return self._tokenizers[fingerprint]
 
     def _masked(
-        self, tokenizer: Tokenizer, ids: np.ndarray, learned: np.ndarray, style: str
+        self, tokenizer: Tokenizer, ids: np.ndarray, in_loss: np.ndarray, style: str
     ) -> None:
-        """Prints a conversation; what is in the loss is underlined, and in brackets where that cannot be seen."""
-        parts, segments = np.split(np.arange(len(ids)), np.flatnonzero(np.diff(learned)) + 1), []
-        for part in parts:
-            text, is_in = escape_controls(tokenizer.decode(ids[part])), learned[part[0]]
-            text = f"[[{text}]]" if is_in and not self.console.is_terminal else text
-            segments.append(
-                Segment(text, self.console.get_style(f"{style} underline" if is_in else "dim"))
-            )
+        """Prints a conversation.
+
+        What is in the loss is underlined, and in brackets where that cannot be seen.
+        """
+        segments = []
+        changes = np.flatnonzero(np.diff(in_loss)) + 1
+        begin = 0
+        for stretch in np.split(ids, changes):
+            text = escape_controls(tokenizer.decode(stretch))
+            is_in_loss = in_loss[begin]
+            begin += len(stretch)
+            if is_in_loss and not self.console.is_terminal:
+                text = f"[[{text}]]"
+            text_style = f"{style} underline" if is_in_loss else "dim"
+            segments.append(Segment(text, self.console.get_style(text_style)))
         self.console.print(Segments([*segments, Segment("\n")]), end="")
 
     def print(self, text: str, style: str = "none") -> None:
@@ -93,29 +105,39 @@ class RowPrinter:
         return self.locator(piece).find(piece.shard.entry, piece.document)
 
     def _facts(self, piece: Piece) -> str:
-        whole = int(piece.shard.offsets[piece.document + 1] - piece.shard.offsets[piece.document])
-        part = (
-            "whole"
-            if piece.length == whole
-            else f"its tokens {piece.start:,} to {piece.start + piece.length - 1:,}"
-        )
-        notes = ", after an inserted BOS" * piece.bos + ", filler" * piece.filler
-        if (learned := piece.in_loss()) is not None:
-            notes += f", {int(learned.sum()):,} tokens are in the loss"
+        """How much of which document a piece is."""
+        shard = piece.shard
+        begin, end = shard.offsets[piece.document : piece.document + 2].tolist()
+        document_length = end - begin
+        span = "whole"
+        if piece.length != document_length:
+            last = piece.start + piece.length - 1
+            span = f"its tokens {piece.start:,} to {last:,}"
+        if piece.bos:
+            span += ", after an inserted BOS"
+        if piece.filler:
+            span += ", filler"
+        in_loss = piece.in_loss()
+        if in_loss is not None:
+            targets = int(in_loss.sum())
+            span += f", {targets:,} tokens are in the loss"
         return (
-            f"{piece.length:,} of {whole:,} tokens, {part}{notes}: document {piece.document:,} of shard "
-            f"{piece.shard.entry.name}, {self._source(piece)}"
+            f"{piece.length:,} of {document_length:,} tokens, {span}: document "
+            f"{piece.document:,} of shard {shard.entry.name}, {self._source(piece)}"
         )
 
 
 def bar(pieces: list[Piece], width: int) -> Text:
     """A row as letters; the width of each piece is its share of the tokens."""
-    text, ends = Text(), np.cumsum([piece.length + piece.bos for piece in pieces])
+    text = Text()
+    ends = np.cumsum([piece.length + piece.bos for piece in pieces])
     columns = np.round(np.concatenate([[0], ends]) / ends[-1] * width).astype(int)
     for index, (piece, count) in enumerate(zip(pieces, np.diff(columns), strict=True)):
         letter = LETTERS[index % len(LETTERS)]
-        style = f"black on {COLOURS[index % len(COLOURS)]}"
-        text.append((letter.lower() if piece.filler else letter) * count, style=style)
+        colour = COLOURS[index % len(COLOURS)]
+        if piece.filler:
+            letter = letter.lower()
+        text.append(letter * count, style=f"black on {colour}")
     return text
 
 
@@ -124,8 +146,13 @@ def shortened(text: str, room: int) -> str:
     shown = text.replace("\n", "⏎").replace("\t", "→")
     if len(shown) <= room:
         return shown
-    return f"{shown[: room * 2 // 3 - 5]} ... {shown[len(shown) - room // 3 :]}"
+    beginning = shown[: room * 2 // 3 - 5]
+    end = shown[len(shown) - room // 3 :]
+    return f"{beginning} ... {end}"
 
 
 def _name(row: ShownRow) -> str:
-    return f"row {row.place}" + (f", rank {row.rank}" if row.rank is not None else "")
+    name = f"row {row.place}"
+    if row.rank is not None:
+        name += f", rank {row.rank}"
+    return name

@@ -1,14 +1,15 @@
 """Verifies that a token set is what was written: `tokenmill verify PATH`
 
-Every byte of every shard is read. The checks are: checksums, offsets that increase, BOS at the beginning of each
-document and nowhere else, ids below the vocabulary size, and counts that agree with the record and the manifest. A
-shard's record has the CRC-32 of each MiB, so damage is named where it is.
+Every byte of every shard is read. The checks are: checksums, offsets that increase, BOS at the
+beginning of each document and nowhere else, ids below the vocabulary size, and counts that agree
+with the record and the manifest. A shard's record has the CRC-32 of each MiB, so damage is named
+where it is.
 
-With --quick, only files, sizes, records and the manifest are checked. A bad shard is made again if you delete its
-record and prepare again from the same source.
+With --quick, only files, sizes, records and the manifest are checked. A bad shard is made again if
+you delete its record and prepare again from the same source.
 
-Each check returns a sentence for every problem. Left out: whether the tokens are those of the text. Preparing proves
-that while it has the text.
+Each check returns a sentence for every problem. Left out: whether the tokens are those of the text.
+Preparing proves that while it has the text.
 """
 
 import functools

@@ -2,10 +2,10 @@
 or written again.
 
     tokenmill view data/tokens/web --name good --where "score >= 3 and language = 'en'"
-    tokenmill view data/tokens/web --name upsampled --repeat "case when score > 4 then 3 else 0.5 end"
-    tokenmill view data/tokens/web --name upsampled     shows it: documents and tokens by the values of each column
-    tokenmill view data/tokens/web                      lists the views, and the columns that rules may use
-    tokenmill view data/tokens/web --update             makes all views again after the set has grown
+    tokenmill view data/tokens/web --name best --repeat "case when score > 4 then 3 else 0.5 end"
+    tokenmill view data/tokens/web --name best    shows it: documents and tokens by each column
+    tokenmill view data/tokens/web                lists the views, and the columns for rules
+    tokenmill view data/tokens/web --update       makes all views again after the set has grown
 
 A rule is SQL, as DuckDB understands it, about one document, by columns that every document has and
 by those that `tokenmill prepare --keep-columns` kept. Train on a view by RowLoader(...,
