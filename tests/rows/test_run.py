@@ -192,6 +192,13 @@ def test_a_position_is_the_run(seed, legs):
     assert all(isinstance(leg, Leg) for leg in read_position(state)[0].legs)
 
 
+def test_weights_that_make_no_pattern_are_refused():
+    """A pattern has a turn for each of their sum."""
+    run = Run.start(setting(stages=[Stage(0, {"a": 1 << 40})]))
+    with pytest.raises(ValueError, match="expected weights whose sum is at most 65,536"):
+        read_position(write_position(run, {}))
+
+
 def test_a_position_stays_small():
     """100 legs of 50 sources, with thousands of rows from leg to leg."""
     rng = random.Random(0)
