@@ -137,6 +137,14 @@ def rows_of(batch):
     return [[*row, last] for row, (*_, last) in zip(inputs.tolist(), targets.tolist(), strict=True)]
 
 
+def rows_in(batches):
+    """The rows of all batches."""
+    rows = []
+    for batch in batches:
+        rows += rows_of(batch)
+    return rows
+
+
 def make_loader(path, batch_size=2, **settings):
     """A RowLoader of torch with the reference's row length and seed."""
     from tokenmill import RowLoader  # here, because the tests of rows and feed need no torch

@@ -1,4 +1,6 @@
-"""On CUDA, batches are those of the CPU and stay what they are, whatever the streams do. Skipped without CUDA."""
+"""On CUDA, batches are those of the CPU and stay what they are, whatever the streams do. Skipped
+without CUDA.
+"""
 
 import subprocess
 import sys
@@ -26,10 +28,8 @@ def wide_set(tmp_path, request):
 @pytest.mark.parametrize("settings", [{}, {"packing": "nanochat"}, {"loss": "once"}], ids=str)
 def test_batches_are_those_of_the_cpu_over_an_epoch(wide_set, settings, prefetch):
     settings = {"prefetch": prefetch, "batch_size": 4} | settings
-    on_cuda, on_cpu = (
-        make_loader(wide_set, device="cuda", **settings),
-        make_loader(wide_set, **settings),
-    )
+    on_cuda = make_loader(wide_set, device="cuda", **settings)
+    on_cpu = make_loader(wide_set, **settings)
     for _ in range(120):
         for got, expected in zip(next(on_cuda), next(on_cpu), strict=True):
             assert (got.device, got.dtype, got.is_contiguous()) == (
@@ -47,7 +47,10 @@ def test_those_of_a_chat_set_and_the_last_short_ones(tmp_path):
     for got, expected in zip(
         make_loader(chats, device="cuda:0", **how), make_loader(chats, **how), strict=True
     ):
-        assert all(torch.equal(one.cpu(), other) for one, other in zip(got, expected, strict=True))
+        assert all(
+            torch.equal(on_device.cpu(), on_cpu)
+            for on_device, on_cpu in zip(got, expected, strict=True)
+        )
 
 
 @pytest.mark.parametrize("accumulation", [1, 4])
@@ -55,12 +58,10 @@ def test_those_of_a_chat_set_and_the_last_short_ones(tmp_path):
 def test_a_step_that_holds_several_batches_sees_what_was_dealt_on_any_stream(
     wide_set, accumulation, stream
 ):
-    on_cuda, on_cpu, sums, expected = (
-        make_loader(wide_set, device="cuda"),
-        make_loader(wide_set),
-        [],
-        [],
-    )
+    on_cuda = make_loader(wide_set, device="cuda")
+    on_cpu = make_loader(wide_set)
+    sums = []
+    expected = []
     with torch.cuda.stream(torch.cuda.Stream() if stream else torch.cuda.default_stream()):
         for _ in range(20):
             held = [next(on_cuda) for _ in range(accumulation)]
@@ -90,7 +91,8 @@ def test_the_default_device_of_a_program_changes_nothing(wide_set):
 
 def test_restarts_take_no_further_streams(wide_set):
     """CUDA has 32, and gives them out in turns: training's own would be given out again."""
-    loader, taken = make_loader(wide_set, device="cuda"), set()
+    loader = make_loader(wide_set, device="cuda")
+    taken = set()
     for _ in range(40):
         next(loader)
         loader.load_state_dict(loader.state_dict())

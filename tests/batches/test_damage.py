@@ -1,4 +1,4 @@
-"""A shard that changes on disk is a clear error, and never other tokens; the next call tries again."""
+"""A shard that changes on disk is a clear error, never other tokens; the next call tries again."""
 
 import os
 from itertools import islice
@@ -17,13 +17,15 @@ def looked_at_for_every_batch(monkeypatch):
     monkeypatch.setattr(
         table.ChangeCheck,
         "require",
-        lambda self, shards: [one.require_unchanged() for one in shards],
+        lambda self, shards: [shard.require_unchanged() for shard in shards],
     )
 
 
 @pytest.fixture
 def own_set(tmp_path):
-    """A token set of two training shards that a test may damage; a batch of 8 rows takes one shard and some."""
+    """A token set of two training shards that a test may damage; a batch of 8 rows takes one shard
+    and some.
+    """
     return make_token_set(tmp_path / "own", train=[[17] * 10, [17] * 10], val=[[17]])
 
 
@@ -44,12 +46,13 @@ DAMAGE = {
 def test_a_shard_that_changes_under_a_running_loader_is_an_error_not_other_tokens(
     own_set, damage, packing
 ):
-    # prefetch=0: a file that shrinks while a thread is copying from it ends the process, as with every memory map
+    # prefetch=0: a file that shrinks while a thread is copying from it ends the process, as with
+    # every memory map
     loader = make_loader(own_set, packing=packing, batch_size=1, prefetch=0)
     expected = [
         rows_of(batch) for batch in islice(make_loader(own_set, packing=packing, batch_size=1), 40)
     ]
-    found = [rows_of(next(loader))]
+    dealt = [rows_of(next(loader))]
     for path in own_set.glob("shards/train_*.bin"):
         DAMAGE[damage](path)
     reasons = (
@@ -59,29 +62,31 @@ def test_a_shard_that_changes_under_a_running_loader_is_an_error_not_other_token
     message = rf"shards/train_\d.000.bin: ({reasons})"
     with pytest.raises((ValueError, FileNotFoundError), match=message):  # noqa: PT012
         for batch in islice(loader, 39):
-            found.append(rows_of(batch))
-    assert found == expected[: len(found)]
+            dealt.append(rows_of(batch))
+    assert dealt == expected[: len(dealt)]
 
 
 @pytest.mark.parametrize("prefetch", [0, 2])
 def test_after_an_error_the_next_call_tries_again_from_the_same_row(own_set, prefetch):
     expected = [rows_of(batch) for batch in islice(make_loader(own_set), 60)]
-    loader, found = make_loader(own_set, prefetch=prefetch), []
-    found += [rows_of(next(loader)) for _ in range(3)]
+    loader = make_loader(own_set, prefetch=prefetch)
+    dealt = []
+    dealt += [rows_of(next(loader)) for _ in range(3)]
     hidden = [
         path.rename(path.with_suffix(".hidden")) for path in own_set.glob("shards/train_*.bin")
     ]
-    with pytest.raises(ValueError, match="deleted, truncated or replaced while it was being read"):  # noqa: PT012
+    message = "deleted, truncated or replaced while it was being read"
+    with pytest.raises(ValueError, match=message):  # noqa: PT012
         while True:
-            found.append(rows_of(next(loader)))
+            dealt.append(rows_of(next(loader)))
     state = loader.state_dict()
     for _ in range(2):
         with pytest.raises(FileNotFoundError, match="no such file, though the manifest lists it"):
             next(loader)
-    assert (loader.step, loader.state_dict()) == (len(found), state)
+    assert (loader.step, loader.state_dict()) == (len(dealt), state)
     for path in hidden:
         path.rename(path.with_suffix(".bin"))
-    assert found + [rows_of(next(loader)) for _ in range(60 - len(found))] == expected
+    assert dealt + [rows_of(next(loader)) for _ in range(60 - len(dealt))] == expected
 
 
 @pytest.mark.parametrize("by", [-1, 1])

@@ -1,4 +1,6 @@
-"""Where documents begin in a batch, compared with loops over its tokens, for every kind of arrays; and the masks."""
+"""Where documents begin in a batch, compared with loops over its tokens, for every kind of arrays;
+and the masks.
+"""
 
 from itertools import islice
 
@@ -22,7 +24,8 @@ batches = st.integers(1, 12).flatmap(
 
 
 def slow_ids(row):
-    ids, current = [], 0
+    ids = []
+    current = 0
     for place, token in enumerate(row):
         current += token == BOS and place > 0
         ids.append(current)
@@ -39,7 +42,9 @@ def test_ids_positions_and_offsets_are_those_of_slow_loops(rows):
         torch.int32,
         inputs.shape,
     )
-    positions, starts, flat = [], [], 0
+    positions = []
+    starts = []
+    flat = 0
     for row in ids.tolist():
         for place, number in enumerate(row):
             begins = place == 0 or row[place - 1] != number
@@ -49,11 +54,11 @@ def test_ids_positions_and_offsets_are_those_of_slow_loops(rows):
     assert position_ids(ids).flatten().tolist() == positions
     for spare in (0, 3):
         assert cu_seqlens(ids, len(starts) + spare).tolist() == starts + [flat] * (1 + spare)
-    if len(starts) > 1:
-        with pytest.raises(
-            ValueError, match=f"at most {len(starts) - 1} documents in a batch, found {len(starts)}"
-        ):
-            cu_seqlens(ids, len(starts) - 1)
+    most = len(starts) - 1
+    if most:
+        message = f"at most {most} documents in a batch, found {len(starts)}"
+        with pytest.raises(ValueError, match=message):
+            cu_seqlens(ids, most)
     of_numpy = tokenmill.numpy.document_ids(inputs.numpy(), BOS)
     assert (of_numpy.tolist(), of_numpy.dtype) == (ids.tolist(), np.int32)
     assert tokenmill.numpy.position_ids(of_numpy).tolist() == position_ids(ids).tolist()
@@ -61,7 +66,8 @@ def test_ids_positions_and_offsets_are_those_of_slow_loops(rows):
 
 @pytest.mark.filterwarnings("ignore:.* have no target")
 def test_padding_is_a_document_of_its_own_and_not_in_the_loss(tmp_path):
-    chats, padded = make_chat_set(tmp_path / "chats", train=[[9, 7, 11] * 20], val=[[9]]), 0
+    chats = make_chat_set(tmp_path / "chats", train=[[9, 7, 11] * 20], val=[[9]])
+    padded = 0
     inputs, targets = next(make_loader(chats, batch_size=20, long_documents="drop"))
     for row, ids, of in zip(
         inputs.tolist(), document_ids(inputs, BOS).tolist(), targets.tolist(), strict=True

@@ -3,6 +3,7 @@
 import json
 import os
 import shutil
+from itertools import islice
 from pathlib import Path
 
 import numpy as np
@@ -23,7 +24,7 @@ def loaders_in(state):
     return json.loads(state["get_batch"])
 
 
-# ---------------------------------------------------------------------------- which loader a call has
+# -------------------------------------------------------------------------- which loader a call has
 
 
 def test_arguments_that_mean_the_same_have_one(token_set, monkeypatch, tmp_path):
@@ -45,7 +46,8 @@ def test_arguments_that_mean_the_same_have_one(token_set, monkeypatch, tmp_path)
         {"device": "cpu:0"},
     ]
     ways += [
-        {"tokens": token_set} | one for one in [*more, {"shuffle": np.bool_(True)}, {"view": None}]
+        {"tokens": token_set} | changed
+        for changed in [*more, {"shuffle": np.bool_(True)}, {"view": None}]
     ]
     for way in ways:
         assert rows_of(get_batch("train", np.int64(1), SEQ_LEN, **way)) == rows_of(next(expected))
@@ -58,23 +60,32 @@ def test_the_one_token_set_in_data_tokens_is_found(tmp_path):
         match=r"data/tokens: expected a token set, found none; run `tokenmill prep",
     ):
         get_batch("train", batch_size=1, seq_len=4)
-    one = make_token_set(tmp_path / "data" / "tokens" / "one", train=[[9, 9]], val=[[9]])
+    folder = make_token_set(tmp_path / "data" / "tokens" / "one", train=[[9, 9]], val=[[9]])
     assert get_batch("train", batch_size=1, seq_len=4, device="cpu")[0].shape == (1, 4)
     assert rows_of(next(RowLoader(batch_size=1, seq_len=4))) == rows_of(
-        next(RowLoader(one, batch_size=1, seq_len=4))
+        next(RowLoader(folder, batch_size=1, seq_len=4))
     )
+
+
+def test_the_file_of_a_mixture_may_be_an_address_as_for_a_loader(tmp_path):
+    make_token_set(tmp_path / "web", train=[[9, 9]], val=[[9]])
+    file = tmp_path / "mix.toml"
+    file.write_text("[weights]\nweb = 1\n")
+    settings = {"batch_size": 1, "seq_len": 4}
+    expected = rows_of(next(RowLoader(file, **settings)))
+    assert rows_of(get_batch("train", tokens=file.as_uri(), **settings)) == expected
 
 
 # ---------------------------------------------------------------------------- one state for all
 
 
 def test_a_state_covers_all_loaders_whichever_is_asked_for_first(token_set, tmp_path):
-    other = make_token_set(tmp_path / "other", train=[[17] * 9], val=[[17]], seed=5)
+    second = make_token_set(tmp_path / "other", train=[[17] * 9], val=[[17]], seed=5)
     ways = [
         (token_set, {}),
         (token_set, {"split": "val"}),
         (token_set, {"batch_size": 1}),
-        (other, {}),
+        (second, {}),
     ]
     ways += [(token_set, {"packing": "concat"}), (token_set, {"purpose": "eval"})]
     plain = [make_loader(tokens, **how) for tokens, how in ways[:-1]]
@@ -87,20 +98,21 @@ def test_a_state_covers_all_loaders_whichever_is_asked_for_first(token_set, tmp_
             )
         )
 
-    first = [[call(number) for _ in range(number + 2)] for number in range(len(ways))]
-    assert first[:-1] == [
-        [rows_of(next(one)) for _ in rows] for rows, one in zip(first, plain, strict=False)
-    ]
+    def calls(number, count):
+        return [call(number) for _ in range(count)]
+
+    for number, loader in enumerate(plain):
+        assert calls(number, number + 2) == list(map(rows_of, islice(loader, number + 2)))
+    calls(len(plain), len(ways) + 1)
     state = json.loads(json.dumps(state_dict()))
-    then = [[call(number) for _ in range(3)] for number in range(len(ways))]
+    then = [calls(number, 3) for number in range(len(ways))]
     for order in (range(len(ways)), range(len(ways))[::-1]):
         load_state_dict(state)
         assert sorted(map(str, loaders_in(state_dict()))) == sorted(map(str, loaders_in(state))), (
             "none is forgotten"
         )
-        assert [[call(number) for _ in range(3)] for number in order] == [
-            then[number] for number in order
-        ]
+        for number in order:
+            assert calls(number, 3) == then[number]
 
 
 def test_a_call_whose_position_another_one_has_continued_is_refused(token_set):
@@ -155,11 +167,11 @@ def test_a_position_that_no_call_has_continued_is_an_error_where_the_next_is_tak
     load_state_dict(state)
     expected = rows_of(get_batch("train", 2, SEQ_LEN, tokens=token_set))
     load_state_dict(state)
-    other = make_token_set(tmp_path / "other", train=[[17] * 9], val=[[17]], seed=5)
+    second = make_token_set(tmp_path / "other", train=[[17] * 9], val=[[17]], seed=5)
     how = {
         "two positions": {"batch_size": 1},
         "another seed": {"seed": 1},
-        "another set": {"tokens": other},
+        "another set": {"tokens": second},
     }[kind]
     get_batch("val", 2, SEQ_LEN, tokens=token_set)
     state_dict()  # training has not begun
@@ -179,7 +191,8 @@ def test_a_position_that_no_call_has_continued_is_an_error_where_the_next_is_tak
 )
 def test_what_is_no_state_is_refused_and_changes_nothing(token_set, wrong):
     get_batch("train", 1, SEQ_LEN, tokens=token_set)
-    before, loader = state_dict(), make_loader(token_set)
+    before = state_dict()
+    loader = make_loader(token_set)
     with pytest.raises(ValueError, match=r"expected what tokenmill\.state_dict\(\) returned"):
         load_state_dict(wrong)
     with pytest.raises(ValueError, match=r"expected what tokenmill\.state_dict\(\) returned"):

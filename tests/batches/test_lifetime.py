@@ -1,4 +1,6 @@
-"""A loader is interrupted, closed, let go, forked and copied: it deals no wrong row, and nothing of it stays."""
+"""A loader is interrupted, closed, let go, forked and copied: it deals no wrong row, and nothing of
+it stays.
+"""
 
 import copy
 import gc
@@ -16,7 +18,7 @@ from itertools import islice
 
 import pytest
 from making import ROOT, make_sources, make_token_set, wait_until
-from reference import SEQ_LEN, make_loader, reference_rows, rows_of
+from reference import SEQ_LEN, make_loader, reference_rows, rows_in, rows_of
 
 from tokenmill import Mixture, PackedRows
 
@@ -65,19 +67,19 @@ def test_a_ctrl_c_at_any_moment_costs_a_batch_at_most_and_never_gives_wrong_rows
     tmp_path, alarm, prefetch, kind
 ):
     folder = make_sources(tmp_path, documents=60)
-    tokens, how = folder / "web", {"packing": kind if kind == "nanochat" else "best_fit"}
+    tokens = folder / "web"
+    how = {"packing": kind if kind == "nanochat" else "best_fit"}
     if kind == "mixture":
         tokens = Mixture(
             {"web": 2, "code": 1}, sources={name: folder / name for name in ("web", "code")}
         )
-    plain, before = make_loader(tokens, prefetch=0, **how), threads()
+    plain = make_loader(tokens, prefetch=0, **how)
+    before = threads()
     next(make_loader(tokens, prefetch=0, **how))  # imports what planning needs
-    loader, rng, found, interrupts = (
-        make_loader(tokens, prefetch=prefetch, **how),
-        random.Random(0),
-        {},
-        0,
-    )
+    loader = make_loader(tokens, prefetch=prefetch, **how)
+    rng = random.Random(0)
+    found = {}
+    interrupts = 0
     while interrupts < 20 or len(found) < 20:  # a busy machine makes no batch in 10 ms
         interrupts += 1
         with suppress(KeyboardInterrupt):
@@ -143,15 +145,19 @@ WAYS = {  # what makes an iterator of a token set, and what is done with it
 
 @pytest.mark.parametrize("way", WAYS)
 def test_nothing_of_an_evaluation_is_alive_after_it_without_the_collector(token_set, way):
-    """Programs that train large models disable it. A cycle through a caller's frame would keep all its tensors."""
+    """Programs that train large models disable it. A cycle through a caller's frame would keep all
+    its tensors.
+    """
 
     def evaluate():
         make, use = WAYS[way]
-        loader, large = make(token_set), Large()
+        loader = make(token_set)
+        large = Large()
         held.extend([weakref.ref(loader), weakref.ref(large)])
         use(loader)
 
-    held, before = [], threads()
+    held = []
+    before = threads()
     with without_collector():
         for _ in range(10):
             with suppress(ZeroDivisionError):
@@ -184,21 +190,21 @@ def test_a_forked_child_goes_on_where_the_parent_stood_and_so_does_the_parent(
     expected = list(islice(reference_rows(token_set), 46))
     begin = 0 if used == "not yet" else 5
     if used == "loaded":
-        other = make_loader(token_set, batch_size=5)
-        next(other)
-        loader.load_state_dict(other.state_dict())
+        second = make_loader(token_set, batch_size=5)
+        next(second)
+        loader.load_state_dict(second.state_dict())
     elif used == "in the parent":
-        assert [row for batch in islice(loader, 5) for row in rows_of(batch)] == expected[:5]
+        assert rows_in(islice(loader, 5)) == expected[:5]
     readable, writable = os.pipe()
     if not (child := os.fork()):
         signal.alarm(20)
-        with open(writable, "w") as told:
-            told.write(repr([rows_of(next(loader))[0] for _ in range(40)]))
+        with open(writable, "w") as pipe:
+            pipe.write(repr([rows_of(next(loader))[0] for _ in range(40)]))
             loader.close()
         os._exit(0)
     os.close(writable)
-    with open(readable) as told:
-        assert told.read() == repr(expected[begin : begin + 40])
+    with open(readable) as pipe:
+        assert pipe.read() == repr(expected[begin : begin + 40])
     assert os.waitpid(child, 0)[1] == 0
     assert [rows_of(next(loader))[0] for _ in range(40)] == expected[begin : begin + 40]
 

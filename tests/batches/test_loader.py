@@ -1,4 +1,6 @@
-"""What a loader gives and tells: contiguous pairs, the rows of the reference, its targets, sources and parameters."""
+"""What a loader gives and tells: contiguous pairs, the rows of the reference, its targets, sources
+and parameters.
+"""
 
 import inspect
 import json
@@ -19,7 +21,8 @@ from tokenmill.feed.config import LoaderConfig
 @pytest.mark.parametrize("prefetch", [0, 1, 5])
 def test_a_batch_is_a_contiguous_pair_of_int64_that_stays_as_it_is(tmp_path, prefetch):
     folder = make_token_set(tmp_path / "wide", train=[[50] * 30], val=[[50]], vocab=200_000)
-    loader, held = make_loader(folder, batch_size=3, prefetch=prefetch), []
+    loader = make_loader(folder, batch_size=3, prefetch=prefetch)
+    held = []
     for _ in range(10):
         inputs, targets = batch = next(loader)
         for tensor in batch:
@@ -34,7 +37,7 @@ def test_a_batch_is_a_contiguous_pair_of_int64_that_stays_as_it_is(tmp_path, pre
     assert all(rows_of(batch) == then for batch, then in held)
     assert max(int(inputs.max()) for (inputs, _), _ in held) > 65_536
     inputs[:] = 7  # it is the caller's
-    assert [row for _, rows in held for row in rows] == list(islice(reference_rows(folder), 30))
+    assert sum((rows for _, rows in held), []) == list(islice(reference_rows(folder), 30))
 
 
 @pytest.mark.filterwarnings("ignore:.* have no target")
@@ -52,15 +55,15 @@ def test_targets_are_the_number_of_those_in_the_loss_of_all_ranks(tmp_path, toke
         ]
         for _ in range(12):
             position = ranks[0].state_dict()
-            found = sum(int((next(loader)[1] != -100).sum()) for loader in ranks)
-            assert [loader.targets for loader in ranks] == [found] * 2
-        assert (found < 4 * SEQ_LEN) == bool(settings)
+            counted = sum(int((next(loader)[1] != -100).sum()) for loader in ranks)
+            assert [loader.targets for loader in ranks] == [counted] * 2
+        assert (counted < 4 * SEQ_LEN) == bool(settings)
         ranks[0].load_state_dict(position)
         assert (ranks[0].targets, ranks[0].row_sources.tolist()) == (0, []), (
             "nothing was returned since"
         )
         next(ranks[0])
-        assert (ranks[0].targets, ranks[0].step) == (found, 12)
+        assert (ranks[0].targets, ranks[0].step) == (counted, 12)
 
 
 def test_row_sources_say_where_each_row_comes_from_and_seen_adds_them_up(tmp_path):
@@ -71,16 +74,16 @@ def test_row_sources_say_where_each_row_comes_from_and_seen_adds_them_up(tmp_pat
         RowLoader(mixture, batch_size=3, seq_len=SEQ_LEN, rank=rank, world_size=2)
         for rank in range(2)
     ]
-    own = {name: reference_rows(folder / name, name=name) for name in weights}
-    given = dict.fromkeys(weights, 0)
+    own_rows = {name: reference_rows(folder / name, name=name) for name in weights}
+    num_given = dict.fromkeys(weights, 0)
     for _ in range(25):
         for loader in ranks:
             for row, number in zip(rows_of(next(loader)), loader.row_sources.tolist(), strict=True):
-                given[loader.sources[number]] += 1
-                assert row == next(own[loader.sources[number]])
+                num_given[loader.sources[number]] += 1
+                assert row == next(own_rows[loader.sources[number]])
         seen = ranks[0].seen()
         assert {name: used[:2] for name, used in seen.items()} == {
-            n: (c * SEQ_LEN, c) for n, c in given.items()
+            n: (c * SEQ_LEN, c) for n, c in num_given.items()
         }
         assert all(
             0 <= seen[name].epochs - ranks[0].run.now.cursors[name].epoch <= 1 for name in weights
@@ -105,23 +108,25 @@ def test_every_way_to_a_loader_spells_out_the_same_parameters_with_the_same_defa
         for name in spelled.keys() - {"purpose", "batch_size", "split", "device"}:
             assert spelled[name] == expected[name].replace(kind=spelled[name].kind)
     for name in (*expected, "dtype"):
-        told = f"| {name} |", f"| {name}, ", f", {name} |", f"`{name}`"
-        assert any(one in RowLoader.__doc__ + tokenmill.numpy.RowLoader.__doc__ for one in told), (
-            name
-        )
+        rows_of_table = f"| {name} |", f"| {name}, ", f", {name} |", f"`{name}`"
+        assert any(
+            row in RowLoader.__doc__ + tokenmill.numpy.RowLoader.__doc__ for row in rows_of_table
+        ), name
 
 
 @pytest.mark.parametrize("settings", [*PACKINGS[::3], {"packing": "nanochat"}], ids=str)
 def test_its_properties_tell_the_truth_and_disturb_nothing(token_set, settings):
-    loader, silent = make_loader(token_set, **settings), make_loader(token_set, **settings)
+    loader = make_loader(token_set, **settings)
+    silent = make_loader(token_set, **settings)
     for step in range(4):
         assert (
             f"'{token_set}', 'train': 2 rows of 16 + 1 tokens, {settings['packing']}; rank 0 of 1; "
             in repr(loader)
         )
-        assert f"{step} steps and {step * 2 * SEQ_LEN} tokens" in repr(loader)
+        tokens = step * 2 * SEQ_LEN
+        assert f"{step} steps and {tokens} tokens" in repr(loader)
         assert (loader.vocab_size, loader.bos_id, loader.sources) == (1000, BOS, ())
-        assert (loader.step, loader.tokens_seen) == (step, step * 2 * SEQ_LEN)
+        assert (loader.step, loader.tokens_seen) == (step, tokens)
         assert (loader.epoch is None, loader.rows is None) == (
             (settings["packing"] == "nanochat"),
         ) * 2
@@ -145,8 +150,8 @@ def test_numbers_of_other_libraries_mean_the_same_rows_and_the_same_position(tok
         "world_size": 1,
     }
     loader = RowLoader(token_set, shuffle=True, **settings)
-    other = {name: np.int64(value) for name, value in settings.items()}
-    again = RowLoader(str(token_set), np.str_("train"), shuffle=np.bool_(True), **other)
+    as_numpy = {name: np.int64(value) for name, value in settings.items()}
+    again = RowLoader(str(token_set), np.str_("train"), shuffle=np.bool_(True), **as_numpy)
     for _ in range(6):
         assert rows_of(next(again)) == rows_of(next(loader))
         assert json.dumps(again.state_dict()) == json.dumps(loader.state_dict())

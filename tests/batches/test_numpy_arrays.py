@@ -1,8 +1,11 @@
-"""tokenmill.numpy: the rows and positions of torch's loader, as arrays of the caller's own, without torch."""
+"""tokenmill.numpy: the rows and positions of torch's loader, as arrays of the caller's own, without
+torch.
+"""
 
 import json
 import subprocess
 import sys
+from itertools import chain, islice
 
 import numpy as np
 import pytest
@@ -37,7 +40,8 @@ SETTINGS = [
 def test_rows_and_positions_are_those_of_torch_and_each_continues_the_other_s(token_set, settings):
     ours, theirs = both(token_set, **settings)
     while theirs.step < 40:
-        arrays, tensors = next(ours), next(theirs)
+        arrays = next(ours)
+        tensors = next(theirs)
         assert [array.tolist() for array in arrays] == [tensor.tolist() for tensor in tensors]
         assert {array.dtype for array in arrays} == {np.dtype(settings.get("dtype", "int32"))}
         assert (ours.state_dict(), ours.targets) == (theirs.state_dict(), theirs.targets)
@@ -61,7 +65,8 @@ def test_so_are_those_of_mixtures_with_chats_and_of_large_vocabularies_and_the_l
     ):
         ours, theirs = both(tokens, **how)
         for _ in range(40):
-            arrays, tensors = next(ours, None), next(theirs, None)
+            arrays = next(ours, None)
+            tensors = next(theirs, None)
             assert (arrays is None) == (tensors is None)
             assert arrays is None or rows_of(arrays) == rows_of(tensors)
             assert ours.row_sources.tolist() == theirs.row_sources.tolist()
@@ -73,11 +78,11 @@ def test_arrays_are_contiguous_and_writable_and_share_no_memory(token_set, prefe
     loader, expected = (
         RowLoader(token_set, batch_size=2, seq_len=SEQ_LEN, prefetch=prefetch) for _ in range(2)
     )
-    held = [array for _ in range(4) for array in next(loader)]
+    held = [*chain.from_iterable(islice(loader, 4))]
     for number, array in enumerate(held):
         assert array.flags.c_contiguous
         assert array.flags.writeable
-        assert not any(np.shares_memory(array, other) for other in held[:number])
+        assert not any(np.shares_memory(array, earlier) for earlier in held[:number])
     for array in held:
         array[:] = 7  # what a caller writes changes no other array, and no batch to come
     for _ in range(4):
@@ -116,18 +121,21 @@ def make(tokens, **ranks):
     else: print(loader.rank, loader.world_size)
 if __name__ == "__main__":
     for ranks in ({{}}, {{"rank": 1, "world_size": 2}}):
-        child = multiprocessing.get_context(sys.argv[1]).Process(target=make, args=sys.argv[2:], kwargs=ranks)
+        context = multiprocessing.get_context(sys.argv[1])
+        child = context.Process(target=make, args=sys.argv[2:], kwargs=ranks)
         child.start(); child.join()
 """
 
 
 @pytest.mark.parametrize("method", ["fork", "spawn"])
 def test_a_process_that_multiprocessing_started_must_be_told_its_rank(token_set, tmp_path, method):
-    """It would take itself for rank 0 of 1, as in a worker of Grain's, in every process of a JAX program."""
+    """It would take itself for rank 0 of 1, as in a worker of Grain's, in every process of a JAX
+    program.
+    """
     (tmp_path / "program.py").write_text(CHILD)
     command = [sys.executable, tmp_path / "program.py", method, token_set]
-    refused, told = subprocess.run(
+    refused, message = subprocess.run(
         command, capture_output=True, text=True, timeout=120
     ).stdout.splitlines()
     assert "multiprocessing has started this process" in refused
-    assert told == "1 2"
+    assert message == "1 2"

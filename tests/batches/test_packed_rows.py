@@ -1,4 +1,6 @@
-"""PyTorch's DataLoader and torchdata's StatefulDataLoader get the rows of RowLoader, each once, and go on mid-epoch."""
+"""PyTorch's DataLoader and torchdata's StatefulDataLoader get the rows of RowLoader, each once, and
+go on mid-epoch.
+"""
 
 import json
 import os
@@ -65,15 +67,16 @@ def test_an_epoch_ends_with_as_many_batches_as_len_says(token_set, workers, drop
             "rank": rank,
             "world_size": world_size,
         }
-        dataset, expected = make_dataset(token_set, **how), make_loader(token_set, **how)
+        dataset = make_dataset(token_set, **how)
+        expected = make_loader(token_set, **how)
         for epoch in (0, 2):
             dataset.set_epoch(epoch)
             expected.set_epoch(epoch)
             loader = DataLoader(dataset, batch_size=None, **workers)
-            found = batches_of(loader)
-            assert found == batches_of(expected)
-            assert len(found) == len(dataset) == len(loader)
-        lengths.add(len(found))
+            batches = batches_of(loader)
+            assert batches == batches_of(expected)
+            assert len(batches) == len(dataset) == len(loader)
+        lengths.add(len(batches))
     assert len(lengths) == 1, "all ranks make as many steps"
 
 
@@ -81,11 +84,11 @@ def test_an_epoch_ends_with_as_many_batches_as_len_says(token_set, workers, drop
 def test_without_a_batch_size_rows_come_one_by_one_for_the_dataloader_to_batch(token_set, workers):
     dataset = make_dataset(token_set, batch_size=None, epochs=1)
     expected = [batch[0] for batch in batches_of(make_loader(token_set, batch_size=1, epochs=1))]
-    found = [(inputs.shape, [*inputs.tolist(), int(targets[-1])]) for inputs, targets in dataset]
-    assert found == [((SEQ_LEN,), row) for row in expected]
+    rows = [(inputs.shape, [*inputs.tolist(), int(targets[-1])]) for inputs, targets in dataset]
+    assert rows == [((SEQ_LEN,), row) for row in expected]
     assert len(dataset) == len(expected)
     batched = batches_of(DataLoader(dataset, batch_size=4, **workers))
-    assert [row for batch in batched for row in batch] == expected
+    assert sum(batched, []) == expected
     assert [len(batch) for batch in batched[:-1]] == [4] * (len(batched) - 1)
 
 
@@ -96,10 +99,8 @@ def test_without_a_batch_size_rows_come_one_by_one_for_the_dataloader_to_batch(t
     "workers", WORKERS, ids=lambda workers: "-".join(map(str, workers.values()))
 )
 def test_set_epoch_is_that_of_the_next_iteration_and_leaves_one_that_runs_alone(token_set, workers):
-    dataset, expected = (
-        make_dataset(token_set, batch_size=1, epochs=1),
-        make_loader(token_set, batch_size=1, epochs=1),
-    )
+    dataset = make_dataset(token_set, batch_size=1, epochs=1)
+    expected = make_loader(token_set, batch_size=1, epochs=1)
     epochs = [batches_of(expected) for _ in range(3)]
     loader = DataLoader(dataset, batch_size=None, **workers)
     turns = ((0, 2), (2, 1), (1, 1))
@@ -141,7 +142,7 @@ def test_what_would_deal_rows_twice_or_ranks_unequally_is_refused(token_set, soo
 
 @pytest.mark.parametrize("workers", FAST, ids=[0, 1])
 def test_a_set_that_has_changed_since_is_refused(tmp_path, workers, soon_given_up):
-    """Each rank begins its epoch at another moment than the others, and would go over another set."""
+    """Each rank begins its epoch at another moment, and would go over another set."""
     lengths = [[5, 9, 17, 3, 30] * 6]
     small = make_token_set(tmp_path / "small", train=lengths, val=[[4]])
     large = make_token_set(tmp_path / "large", train=[*lengths, [7, 8, 9] * 20], val=[[4]])
@@ -188,7 +189,8 @@ def main(rank, dataset, folder):
     dist.init_process_group("gloo", init_method=f"file://{folder}/store", rank=rank, world_size=2)
     told = [next(iter(dataset))[0].tolist()]
     for context in ("fork", "spawn"):
-        batches = iter(DataLoader(dataset, batch_size=None, num_workers=1, multiprocessing_context=context))
+        settings = {"batch_size": None, "num_workers": 1, "multiprocessing_context": context}
+        batches = iter(DataLoader(dataset, **settings))
         told.append(next(batches)[0].tolist())
     open(f"{folder}/{rank}.txt", "w").write(repr(told))
     dist.destroy_process_group()

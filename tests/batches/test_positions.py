@@ -1,4 +1,6 @@
-"""A run goes on exactly, at any batch, on other ranks and sizes; what does not fit is refused and changes nothing."""
+"""A run goes on exactly, at any batch, on other ranks and sizes; what does not fit is refused and
+changes nothing.
+"""
 
 import json
 import warnings
@@ -12,7 +14,7 @@ import torch
 import torch.distributed.checkpoint as dcp
 import warm
 from making import ROOT, make_chat_set, make_sources, make_token_set
-from reference import PACKINGS, SEQ_LEN, make_loader, rows_of
+from reference import PACKINGS, SEQ_LEN, make_loader, rows_in, rows_of
 
 import tokenmill
 from tokenmill import Mixture, RowLoader, get_batch
@@ -20,7 +22,7 @@ from tokenmill import Mixture, RowLoader, get_batch
 
 def dealt_by(loaders, calls):
     """The rows of some calls of all ranks, in the global order."""
-    return [row for _ in range(calls) for loader in loaders for row in rows_of(next(loader))]
+    return rows_in(map(next, calls * loaders))
 
 
 # ---------------------------------------------------------------------------- it goes on
@@ -30,11 +32,9 @@ def dealt_by(loaders, calls):
 def test_the_position_that_comes_with_a_batch_is_continued_by_the_next(
     token_set, settings, windows
 ):
-    loader, batches, states = (
-        make_loader(token_set, **settings),
-        [],
-        [make_loader(token_set, **settings).state_dict()],
-    )
+    loader = make_loader(token_set, **settings)
+    batches = []
+    states = [make_loader(token_set, **settings).state_dict()]
     for batch, state in islice(loader.with_state(), 15):
         batches.append(rows_of(batch))
         states.append(state)
@@ -57,16 +57,18 @@ def test_the_position_that_comes_with_a_batch_is_continued_by_the_next(
 def histories(token_set, folder):
     """(a loader after something, a fresh one that goes on from it)."""
     weights = {"web": 2, "code": 1}, {"web": 2, "code": 1, "math": 1}, {"web": 1, "math": 1}
-    sources = [{name: folder / name for name in some} for some in weights]
-    mixtures = [Mixture(some, sources=paths) for some, paths in zip(weights, sources, strict=True)]
-    mixtures[2] = Mixture(weights[2], sources=sources[2], removed=["code"])
+    mixtures = []
+    for of_sources, removed in zip(weights, ([], [], ["code"]), strict=True):
+        sources = {name: folder / name for name in of_sources}
+        mixtures.append(Mixture(of_sources, sources=sources, removed=removed))
     for tokens, before, after in (
         ([token_set] * 3, {}, {"seq_len": 8}),
         ([token_set] * 3, {"packing": "nanochat"}, {"packing": "nanochat"}),
         (mixtures, {"seq_len": 8}, {"batch_size": 3}),
     ):
         how = {"batch_size": 2, "seq_len": SEQ_LEN}
-        loader, then = RowLoader(tokens[0], **how | before), RowLoader(tokens[1], **how | after)
+        loader = RowLoader(tokens[0], **how | before)
+        then = RowLoader(tokens[1], **how | after)
         dealt_by([loader], 3)
         if "packing" not in before:
             loader.skip(2)
@@ -83,14 +85,14 @@ def test_a_position_goes_through_checkpoints_of_torch_and_json_into_any_loader(t
         state = loader.state_dict()
         dcp.save({"data": loader}, checkpoint_id=tmp_path / str(number))
         dcp.load({"data": fresh}, checkpoint_id=tmp_path / str(number))
-        others = [type(fresh).of(fresh.config) for _ in range(2)]
+        loaders = [type(fresh).of(fresh.config) for _ in range(2)]
         with warnings.catch_warnings():
             warnings.simplefilter("error")
             torch.save(state, tmp_path / "state.pt")
-            others[0].load_state_dict(torch.load(tmp_path / "state.pt", weights_only=True))
-        others[1].load_state_dict(json.loads(json.dumps(state)))
-        assert rows_of(next(fresh)) == rows_of(next(others[0])) == rows_of(next(others[1]))
-        assert fresh.state_dict() == others[0].state_dict() == others[1].state_dict() != state
+            loaders[0].load_state_dict(torch.load(tmp_path / "state.pt", weights_only=True))
+        loaders[1].load_state_dict(json.loads(json.dumps(state)))
+        assert rows_of(next(fresh)) == rows_of(next(loaders[0])) == rows_of(next(loaders[1]))
+        assert fresh.state_dict() == loaders[0].state_dict() == loaders[1].state_dict() != state
 
 
 @pytest.mark.filterwarnings("ignore:torch.distributed is disabled")
@@ -135,9 +137,9 @@ def test_a_position_of_other_settings_is_refused_with_both_values(token_set, oth
 
 
 def test_a_position_of_another_token_set_is_refused(token_set, tmp_path):
-    other = make_token_set(tmp_path / "other", train=[[50] * 9], val=[[40]])
+    other_set = make_token_set(tmp_path / "other", train=[[50] * 9], val=[[40]])
     with pytest.raises(ValueError, match=r"manifest \w{16}, which .*other never had; name the set"):
-        make_loader(other).load_state_dict(make_loader(token_set).state_dict())
+        make_loader(other_set).load_state_dict(make_loader(token_set).state_dict())
 
 
 @pytest.mark.filterwarnings("ignore:.* have no target")
@@ -164,11 +166,11 @@ def test_what_is_no_position_is_refused(token_set, wrong):
         ValueError, match="expected a position, the dict that state_dict made, found"
     ):
         make_loader(token_set).load_state_dict(wrong)
-    other = json.dumps(
+    changed = json.dumps(
         json.loads(make_loader(token_set).state_dict()["tokenmill"]) | {"version": 0}
     )
     with pytest.raises(ValueError, match="expected a position of version .*, found 0: start again"):
-        make_loader(token_set).load_state_dict({"tokenmill": other})
+        make_loader(token_set).load_state_dict({"tokenmill": changed})
 
 
 WRONG = [None, True, -1, 1, 1 << 80, [], {}, {"a": 1}, 0.5, float("nan"), "9" * 5000]
@@ -176,8 +178,8 @@ WRONG = [None, True, -1, 1, 1 << 80, [], {}, {"a": 1}, 0.5, float("nan"), "9" * 
 
 def unpacked(state):
     """What a position says, legs and all."""
-    found = json.loads(state["tokenmill"])
-    return found | {"legs": json.loads(zlib.decompress(b85decode(found["legs"])))}
+    position = json.loads(state["tokenmill"])
+    return position | {"legs": json.loads(zlib.decompress(b85decode(position["legs"])))}
 
 
 def packed(found):
@@ -187,13 +189,9 @@ def packed(found):
 
 def places_in(value, path=()):
     """The way to every value in a position."""
-    items = (
-        value.items()
-        if isinstance(value, dict)
-        else enumerate(value)
-        if isinstance(value, list)
-        else ()
-    )
+    items = value.items() if isinstance(value, dict) else ()
+    if isinstance(value, list):
+        items = enumerate(value)
     for key, inner in items:
         yield (*path, key)
         yield from places_in(inner, (*path, key))
@@ -221,16 +219,17 @@ def test_a_position_with_a_wrong_value_goes_on_or_is_refused_and_changes_nothing
     dealt_by([loader], 2)
     state = loader.state_dict()
     for path in places_in(unpacked(state)):
-        found = at = unpacked(state)
+        content = at = unpacked(state)
         for key in path[:-1]:
             at = at[key]
-        at[path[-1]], other = wrong, RowLoader.of(loader.config)
-        before = other.state_dict()
+        at[path[-1]] = wrong
+        second = RowLoader.of(loader.config)
+        before = second.state_dict()
         try:
-            other.load_state_dict(packed(found))
+            second.load_state_dict(packed(content))
         except (ValueError, FileNotFoundError):  # the latter of a view that there never was
-            assert other.state_dict() == before
+            assert second.state_dict() == before
         else:  # legs have a checksum, and a row of nanochat's that is far away is searched for
             if path[0] != "legs" and (kind, path[-1]) != ("nanochat", 2):
                 with suppress(StopIteration):
-                    dealt_by([other], 2)
+                    dealt_by([second], 2)

@@ -1,7 +1,9 @@
-"""Ranks come from torch.distributed, a mesh or the environment; all together deal every row once; they agree."""
+"""Ranks come from torch.distributed, a mesh or the environment; all together deal every row once;
+they agree.
+"""
 
 import re
-from itertools import islice
+from itertools import chain, islice
 
 import pytest
 from making import make_token_set, on_ranks
@@ -46,17 +48,19 @@ def test_ranks_come_from_torchrun_s_environment_and_one_that_changes_is_noticed(
         next(loader)
 
 
+def inputs_of(loader, count):
+    """The inputs of its next batches."""
+    return [inputs.tolist() for inputs, _ in islice(loader, count)]
+
+
 def test_ranks_deal_every_row_of_an_epoch_once_in_the_global_order(prepared, tmp_path):
     code = f"""
 loader = RowLoader({str(prepared[1])!r}, batch_size=2, seq_len={SEQ_LEN}, epochs=1, drop_last=False)
 tell([[x.tolist() + [y.tolist()[-1]] for x, y in zip(*batch)] for batch in loader])
 """
-    dealt = [
-        row
-        for batches in zip(*on_ranks(code, tmp_path), strict=True)
-        for batch in batches
-        for row in batch
-    ]
+    dealt = []
+    for batches in zip(*on_ranks(code, tmp_path), strict=True):
+        dealt += chain.from_iterable(batches)
     assert dealt == list(
         islice(
             reference_rows(prepared[1]), RowLoader(prepared[1], batch_size=2, seq_len=SEQ_LEN).rows
@@ -86,7 +90,7 @@ tell([mesh.get_coordinate(), rows, next(again)[0].tolist() == next(loader)[0].to
 def test_the_ranks_of_one_data_parallel_place_of_a_mesh_get_the_same_rows(token_set, tmp_path):
     ranks = on_ranks(MESH.replace("TOKENS", repr(str(token_set))), tmp_path, ranks=4, spawned=True)
     expected = [make_loader(token_set, rank=place, world_size=2) for place in range(2)]
-    expected = [[next(loader)[0].tolist() for _ in range(3)] for loader in expected]
+    expected = [inputs_of(loader, 3) for loader in expected]
     assert [coordinate for coordinate, *_ in ranks] == [[0, 0], [0, 1], [1, 0], [1, 1]]
     for (place, _), rows, *same, _ in ranks:
         assert (rows, same) == (expected[place], [True, True])
@@ -125,20 +129,20 @@ tell(told)
 def test_ranks_that_differ_in_what_the_order_follows_from_are_told_and_nobody_waits(
     token_set, tmp_path
 ):
-    other = make_token_set(tmp_path / "other", train=[[9] * 30, [9] * 30], val=[[9]])
+    other_set = make_token_set(tmp_path / "other", train=[[9] * 30, [9] * 30], val=[[9]])
     code = (
         (TOGETHER + DISAGREE)
         .replace("TOKENS", repr(str(token_set)))
-        .replace("OTHER", repr(str(other)))
+        .replace("OTHER", repr(str(other_set)))
     )
     ranks = on_ranks(code, tmp_path)
     assert len(ranks[0]) == 9
     for what in ranks[0]:
-        said = sorted(told[what] for told in ranks)
-        assert said[0] == "", "the first to come is right"
+        messages = sorted(by_rank[what] for by_rank in ranks)
+        assert messages[0] == "", "the first to come is right"
         key = what.partition(",")[0]
-        found = rf"all ranks must ask for the same rows.*{key}.* on rank [01], .* on rank [01]"
-        assert re.search(found, said[1]), (what, said)
+        pattern = rf"all ranks must ask for the same rows.*{key}.* on rank [01], .* on rank [01]"
+        assert re.search(pattern, messages[1]), (what, messages)
 
 
 AGREE = """
@@ -177,4 +181,4 @@ tell([rows, tried(RowLoader, seed=3)])
 def test_get_batch_evaluates_on_one_rank_alone_and_moves_no_training(token_set, tmp_path):
     ranks = on_ranks((TOGETHER + EVALUATING).replace("TOKENS", repr(str(token_set))), tmp_path)
     expected = [make_loader(token_set, rank=rank, world_size=2) for rank in range(2)]
-    assert ranks == [[[next(loader)[0].tolist() for _ in range(4)], ""] for loader in expected]
+    assert ranks == [[inputs_of(loader, 4), ""] for loader in expected]

@@ -1,7 +1,9 @@
-"""On a device with streams, every batch is that of the CPU, whatever its streams do; and every rule of that is needed.
+"""On a device with streams, every batch is that of the CPU, whatever its streams do; and every rule
+of that is needed.
 
-The device is simulated_device.py. A history is what a loader and its caller do, at random; each line of StreamArrays
-that makes a stream or the allocator wait is removed in turn, and histories find that.
+The device is simulated_device.py. A history is what a loader and its caller do, at random; each
+line of StreamArrays that makes a stream or the allocator wait is removed in turn, and histories
+find that.
 """
 
 import inspect
@@ -15,7 +17,9 @@ from simulated_device import SimulatedDevice, Stream
 from tokenmill.batches import torch_arrays
 from tokenmill.batches.torch_arrays import StreamArrays, TorchArrays
 
-ROWS, LENGTH, VOCAB = 3, 5, 40_000  # ids past 32,767, where a signed number would be negative
+ROWS = 3
+LENGTH = 5
+VOCAB = 40_000  # ids past 32,767, where a signed number would be negative
 
 
 def total(batch):
@@ -24,11 +28,19 @@ def total(batch):
 
 
 def history(arrays_class, seed, steps=60):
-    """What a loader and its caller do; compares everything that they computed. The number of batches."""
-    rng, device = random.Random(seed), SimulatedDevice(seed)
-    arrays, reference = arrays_class(device, -100), TorchArrays(torch.device("cpu"), -100)
-    numbers, streams = np.random.default_rng(seed), [device.default, Stream(device), Stream(device)]
-    dtype, sent, held, sums = rng.choice([np.uint16, np.uint32]), [], [], []
+    """What a loader and its caller do; compares everything that they computed. The number of
+    batches.
+    """
+    rng = random.Random(seed)
+    device = SimulatedDevice(seed)
+    arrays = arrays_class(device, -100)
+    reference = TorchArrays(torch.device("cpu"), -100)
+    numbers = np.random.default_rng(seed)
+    streams = [device.default, Stream(device), Stream(device)]
+    dtype = rng.choice([np.uint16, np.uint32])
+    sent = []
+    held = []
+    sums = []
 
     def send():
         rows = numbers.integers(0, VOCAB, (rng.choice([ROWS, ROWS, 1, 0]), LENGTH + 1)).astype(
@@ -106,12 +118,13 @@ BROKEN = {  # what is not so: what is written instead of what
     },
     "no pinned memory is filled while a copy reads it": {
         NARROW: "        narrow = self.__dict__.setdefault((rows.shape, 'narrow'), None)\n"
-        "        if narrow is None:\n            narrow = self.__dict__[rows.shape, 'narrow'] = self._device.pinned("
+        "        if narrow is None:\n            narrow = self.__dict__[rows.shape, 'narrow'] = "
+        "self._device.pinned("
     },
     "nor that of the mask": {
         IGNORED: "            ignored = self.__dict__.setdefault((mask.shape, 'ignored'), None)\n"
-        "            if ignored is None:\n                ignored = self.__dict__[mask.shape, 'ignored'] = "
-        "self._device.pinned("
+        "            if ignored is None:\n                "
+        "ignored = self.__dict__[mask.shape, 'ignored'] = self._device.pinned("
     },
 }
 

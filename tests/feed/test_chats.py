@@ -1,7 +1,7 @@
-"""Which targets are in the loss: masks of chat sets, padding, mixtures with text, and loss="once"."""
+"""Which targets are in the loss: chat sets' masks, padding, mixtures with text, loss="once"."""
 
 from collections import Counter
-from itertools import islice
+from itertools import chain, islice
 
 import numpy as np
 import pytest
@@ -34,13 +34,18 @@ def text_set(tmp_path_factory):
 
 def conversations_of(folder):
     """(tokens, mask) of each conversation: the mask as the column has it, bit by bit."""
-    token_set, found = TokenSet(folder), []
+    token_set = TokenSet(folder)
+    conversations = []
     for entry in token_set.split("train"):
         shard = token_set.open(entry)
-        data, tokens, offsets = shard.column("mask"), shard.tokens.tolist(), shard.offsets.tolist()
+        data = shard.column("mask")
+        tokens = shard.tokens.tolist()
+        offsets = shard.offsets.tolist()
         mask = [bool(data[k // 8] >> (k % 8) & 1) for k in range(entry.tokens)]
-        found += [(tokens[a:b], mask[a:b]) for a, b in zip(offsets[:-1], offsets[1:], strict=True)]
-    return found
+        conversations += [
+            (tokens[a:b], mask[a:b]) for a, b in zip(offsets[:-1], offsets[1:], strict=True)
+        ]
+    return conversations
 
 
 def in_loss(inputs, targets) -> list[int]:
@@ -62,45 +67,50 @@ def mixture_of(chat_set, text_set, **weights):
 def test_every_token_of_the_mask_that_is_kept_is_a_target_exactly_once(
     chat_set, long_documents, seq_len
 ):
-    expected, found = Counter(), Counter()
+    expected = Counter()
+    counted = Counter()
     for ids, mask in conversations_of(chat_set):
-        kept = (
-            len(ids)
-            if len(ids) <= seq_len + 1
-            else (seq_len + 1 if long_documents == "crop" else 0)
-        )
+        kept = len(ids)
+        if kept > seq_len + 1:
+            kept = seq_len + 1 if long_documents == "crop" else 0
         expected.update(id for id, learned in zip(ids[:kept], mask[:kept], strict=True) if learned)
     settings = {"epochs": 1, "drop_last": False, "long_documents": long_documents}
     loader = RowLoader(chat_set, batch_size=3, seq_len=seq_len, **settings)
     for inputs, targets in loader:
-        found.update(some := in_loss(inputs, targets))
-        assert loader.targets == len(some)
-    assert found == expected
+        counted.update(pairs := in_loss(inputs, targets))
+        assert loader.targets == len(pairs)
+    assert counted == expected
 
 
 def test_a_row_is_whole_conversations_with_their_masks_and_then_padding(chat_set):
     """Row by row, against a slow reading of the columns."""
-    masks, seen = {tuple(ids): mask for ids, mask in conversations_of(chat_set)}, Counter()
+    masks = {tuple(ids): mask for ids, mask in conversations_of(chat_set)}
+    seen = Counter()
     with RowLoader(chat_set, batch_size=4, seq_len=299, epochs=1, drop_last=False) as loader:
-        for row, wanted in (
-            (one, other) for batch in loader for one, other in zip(*batch, strict=True)
-        ):
+        rows = chain.from_iterable(zip(*batch, strict=True) for batch in loader)
+        for row, wanted in rows:
             starts = [*np.flatnonzero(row == BOS), len(row)]
             assert starts[0] == 0
             for first, last in zip(starts[:-1], starts[1:], strict=True):
-                ids, found = tuple(row[first:last].tolist()), wanted[first:last].tolist()
-                whole = [one for one in masks if one[:-1] == ids] if last == len(row) else [ids]
-                if whole:  # else it is padding, which comes last
-                    mask = masks[whole[0]]
+                ids = tuple(row[first:last].tolist())
+                in_row = wanted[first:last].tolist()
+                same_ids = (
+                    [ids_and_next for ids_and_next in masks if ids_and_next[:-1] == ids]
+                    if last == len(row)
+                    else [ids]
+                )
+                if same_ids:  # else it is padding, which comes last
+                    mask = masks[same_ids[0]]
                     learned = [
-                        id if own else IGNORED for id, own in zip(whole[0], mask, strict=True)
+                        id if is_learned else IGNORED
+                        for id, is_learned in zip(same_ids[0], mask, strict=True)
                     ]
-                    assert found == [*learned[1:], IGNORED][: len(found)], (
+                    assert in_row == [*learned[1:], IGNORED][: len(in_row)], (
                         "BOS of what follows is not in the loss"
                     )
-                    seen[whole[0]] += 1
+                    seen[same_ids[0]] += 1
                 elif ids not in masks:
-                    assert set(found) == {IGNORED}
+                    assert set(in_row) == {IGNORED}
     assert set(seen.values()) == {1}
 
 
@@ -114,15 +124,11 @@ def test_a_conversation_without_a_target_in_what_is_kept_is_left_out_with_a_warn
     ):
         loader = RowLoader(folder, batch_size=1, seq_len=8, epochs=1, long_documents="crop")
     dealt = list(loader)
-    shown = [
-        row
-        for step in range(len(dealt))
-        for row in RunRows.of_position(loader.state_dict(), {"": TokenSet(folder)}).step(step)
-    ]
-    pieces = [piece for row in shown for piece in row.pieces if not piece.is_padding]
-    assert sorted(piece.document for piece in pieces) == [
-        n for n, place in enumerate(first) if place < 9
-    ]
+    run = RunRows.of_position(loader.state_dict(), {"": TokenSet(folder)})
+    documents = []
+    for row in chain.from_iterable(map(run.step, range(len(dealt)))):
+        documents += [piece.document for piece in row.pieces if not piece.is_padding]
+    assert sorted(documents) == [n for n, place in enumerate(first) if place < 9]
     assert all((targets != IGNORED).any() for _, targets in dealt), "no row without a target"
 
 
@@ -142,19 +148,20 @@ def test_text_in_a_mixture_is_in_the_loss_throughout(chat_set, text_set):
 
 
 def test_once_makes_every_token_of_text_a_target_exactly_once(text_set):
-    token_set, expected = TokenSet(text_set), Counter()
+    token_set = TokenSet(text_set)
+    expected = Counter()
     for entry in token_set.split("train"):
         tokens = token_set.open(entry).tokens
         expected.update(tokens[tokens != BOS].tolist())
     for seq_len in (7, 64, 500):
-        found = Counter()
+        counted = Counter()
         loader = RowLoader(
             text_set, batch_size=2, seq_len=seq_len, loss="once", epochs=1, drop_last=False
         )
         for inputs, targets in loader:
-            found.update(some := in_loss(inputs, targets))
-            assert loader.targets == len(some)
-        assert found == expected
+            counted.update(pairs := in_loss(inputs, targets))
+            assert loader.targets == len(pairs)
+        assert counted == expected
 
 
 # ---------------------------------------------------------------------------- what is refused

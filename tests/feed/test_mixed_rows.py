@@ -1,4 +1,6 @@
-"""The rows of a mixture, turn by turn as a slow reference has them; what may change in a run; what is refused."""
+"""The rows of a mixture, turn by turn as a slow reference has them; what may change in a run; what
+is refused.
+"""
 
 import json
 import random
@@ -8,7 +10,7 @@ from math import gcd
 
 import pytest
 from making import make_token_set, read_manifest
-from reference import SEED, SEQ_LEN, reference_rows, rows_of
+from reference import SEED, SEQ_LEN, reference_rows, rows_in, rows_of
 from slow_turns import slow_turns
 
 from tokenmill import Mixture
@@ -30,23 +32,29 @@ def small(monkeypatch):
     monkeypatch.setattr(window_sizes, "DEFAULT_WINDOW_SIZE", WindowSize(slice=16, window=128))
 
 
+def lengths_of(rng, count):
+    return [rng.randint(1, 40) for _ in range(count or rng.randint(8, 20))]
+
+
 @pytest.fixture(scope="module")
 def sets(tmp_path_factory):
     """Three token sets of some rows each, in several windows."""
     folder = tmp_path_factory.mktemp("mixed")
     for number, name in enumerate(NAMES):
         rng = random.Random(number)
-        lengths = [[rng.randint(1, 40) for _ in range(rng.randint(8, 20))] for _ in range(2)]
-        make_token_set(
-            folder / name, train=lengths, val=[[rng.randint(1, 40) for _ in range(20)]], seed=number
-        )
+        *lengths, val = (lengths_of(rng, count) for count in (None, None, 20))
+        make_token_set(folder / name, train=lengths, val=[val], seed=number)
     return folder
+
+
+def names_in(stages):
+    return set().union(*(weights for _, weights in stages))
 
 
 def mix(sets, weights=WEIGHTS, **more):
     """A mixture of the sets by name, of these weights or stages."""
     stages = [(0, weights)] if isinstance(weights, dict) else weights
-    names = {name for _, some in stages for name in some}
+    names = names_in(stages)
     return Mixture(weights, sources={name: sets / name for name in NAMES if name in names}, **more)
 
 
@@ -61,32 +69,38 @@ def make(mixture, batch_size=2, state=None, **settings):
 
 def take(loader, calls):
     """The rows of the next batches, each with its source's name."""
-    found = []
+    dealt = []
     for batch in islice(loader, calls):
-        found += zip(
+        dealt += zip(
             [loader.sources[number] for number in loader.row_sources], rows_of(batch), strict=True
         )
-    return found
+    return dealt
 
 
 def reference(sets, weights=WEIGHTS, caps=None):
     """Turn by turn: the rule of the weights in force, which begins again whenever they change."""
     stages = [(0, weights)] if isinstance(weights, dict) else weights
-    rows, ahead, given, turns, tokens = {}, {}, None, None, 0
-    for name in {name for _, some in stages for name in some}:
+    rows = {}
+    ahead = {}
+    num_given = None
+    turns = None
+    tokens = 0
+    for name in names_in(stages):
         rows[name] = reference_rows(sets / name, name=name, epochs=(caps or {}).get(name))
         ahead[name] = next(rows[name])
     while True:
-        stage = [some for begin, some in stages if begin <= tokens][-1]
+        stage = [in_force for begin, in_force in stages if begin <= tokens][-1]
         live = {name: weight for name, weight in stage.items() if ahead[name] is not None}
         if not live:
             return
         live = {name: weight // gcd(*live.values()) for name, weight in live.items()}
-        if live != given:
-            given, turns = live, slow_turns(live, 10**9)
+        if live != num_given:
+            num_given = live
+            turns = slow_turns(live, 10**9)
         name, _ = next(turns)
         yield name, ahead[name]
-        ahead[name], tokens = next(rows[name], None), tokens + SEQ_LEN
+        ahead[name] = next(rows[name], None)
+        tokens = tokens + SEQ_LEN
 
 
 CASES = [
@@ -117,18 +131,16 @@ def test_rows_are_the_reference_on_any_ranks_whatever_changes_in_the_middle_of_a
             )
             for rank in range(world_size)
         ]
-        found = []
-        while len(found) < 300 - batch_size * world_size:
-            found += chain.from_iterable(take(loader, 1) for loader in ranks)
-        assert found == expected[: len(found)]
+        dealt = []
+        while len(dealt) < 300 - batch_size * world_size:
+            dealt += chain.from_iterable(take(loader, 1) for loader in ranks)
+        assert dealt == expected[: len(dealt)]
 
 
 @pytest.mark.parametrize(("weights", "caps"), CASES)
 def test_from_every_step_it_continues_as_the_unbroken_run(sets, weights, caps):
-    expected, mixture = (
-        list(islice(reference(sets, weights, caps), 200)),
-        mix(sets, weights, max_epochs=caps),
-    )
+    expected = list(islice(reference(sets, weights, caps), 200))
+    mixture = mix(sets, weights, max_epochs=caps)
     loader = make(mixture)
     for step in range(90):
         assert loader.tokens_seen == 2 * step * SEQ_LEN
@@ -153,11 +165,13 @@ def test_validation_has_the_weights_and_one_order_whatever_the_seed(sets):
 
 @pytest.mark.parametrize("drop_last", [True, False])
 def test_when_all_sources_have_retired_it_ends(sets, drop_last):
-    weights, caps = {"web": 1, "math": 2}, {"web": 1, "math": 2}
-    whole, mixture = list(reference(sets, weights, caps)), mix(sets, weights, max_epochs=caps)
+    weights = {"web": 1, "math": 2}
+    caps = {"web": 1, "math": 2}
+    every_row = list(reference(sets, weights, caps))
+    mixture = mix(sets, weights, max_epochs=caps)
     loader = make(mixture, 4, drop_last=drop_last)
-    found = take(loader, None)
-    assert found == (whole[: len(whole) // 4 * 4] if drop_last else whole)
+    dealt = take(loader, None)
+    assert dealt == (every_row[: len(every_row) // 4 * 4] if drop_last else every_row)
     assert list(loader) == []
     with pytest.raises(
         ValueError,
@@ -166,17 +180,15 @@ def test_when_all_sources_have_retired_it_ends(sets, drop_last):
         next(make(mixture, 9999))
     more = make(mix(sets, weights, max_epochs={"web": 2, "math": 2}), 4, loader.state_dict())
     assert len(take(more, 3)) == 12, "with a larger max_epochs it continues"
-    ranks = [
-        [len(b[0]) for b in make(mixture, 4, drop_last=False, rank=r, world_size=3)]
-        for r in range(3)
-    ]
-    assert sum(map(sum, ranks)) == len(whole)
-    assert len({len(one) for one in ranks}) == 1
+    ranks = [list(make(mixture, 4, drop_last=False, rank=rank, world_size=3)) for rank in range(3)]
+    assert sum(len(rows_in(batches)) for batches in ranks) == len(every_row)
+    assert len({len(batches) for batches in ranks}) == 1
 
 
 def test_a_stage_that_is_used_up_before_the_next_one_is_an_error_at_that_time(sets):
     mixture = mix(sets, [(0, {"math": 1}), (100_000, {"web": 1})], max_epochs={"math": 2})
-    loader, rows = make(mixture, 4, prefetch=0), 2 * make(sets / "math").rows
+    loader = make(mixture, 4, prefetch=0)
+    rows = 2 * make(sets / "math").rows
     with pytest.raises(
         ValueError, match="all sources of the stage from 0 tokens on are used up after"
     ):
@@ -189,16 +201,16 @@ def test_a_stage_that_is_used_up_before_the_next_one_is_an_error_at_that_time(se
 
 def test_a_run_of_one_token_set_continues_as_a_source_of_a_mixture(sets):
     alone = make(sets / "web")
-    expected = [row for batch in islice(alone, 5) for row in rows_of(batch)]
+    expected = rows_in(islice(alone, 5))
     mixed = make(mix(sets), state=alone.state_dict())
     assert mixed.tokens_seen == alone.tokens_seen == mixed.seen()["web"].tokens
-    found = take(mixed, 30)
-    found += take(make(mix(sets), state=mixed.state_dict()), 10)
-    web = [row for name, row in found if name == "web"]
+    dealt = take(mixed, 30)
+    dealt += take(make(mix(sets), state=mixed.state_dict()), 10)
+    web = [row for name, row in dealt if name == "web"]
     assert web == list(
         islice(reference_rows(sets / "web"), len(expected), len(expected) + len(web))
     )
-    code = [row for name, row in found if name == "code"]
+    code = [row for name, row in dealt if name == "code"]
     assert code == list(islice(reference_rows(sets / "code", name="code"), len(code)))
     with pytest.raises(
         ValueError,
@@ -221,8 +233,10 @@ def test_a_position_of_other_sources_or_settings_is_refused(sets):
     renamed = Mixture(
         {"internet": 1, "code": 1}, sources={"internet": sets / "web", "code": sets / "code"}
     )
-    other = Mixture({"web": 1, "code": 1}, sources={"web": sets / "math", "code": sets / "code"})
-    for mixture, position, settings, told in [
+    other_set = Mixture(
+        {"web": 1, "code": 1}, sources={"web": sets / "math", "code": sets / "code"}
+    )
+    for mixture, position, settings, message in [
         (
             mix(sets, {"web": 1}),
             state,
@@ -236,12 +250,12 @@ def test_a_position_of_other_sources_or_settings_is_refused(sets):
             "has a source 'web', but the mixture has only internet, code; add it by this name",
         ),
         (
-            other,
+            other_set,
             state,
             {},
             "source 'web' of this position is of a token set with manifest .* never had",
         ),
-        (other, gone, {}, "source 'web' of this position .* never had"),
+        (other_set, gone, {}, "source 'web' of this position .* never had"),
         (
             ours,
             state,
@@ -250,7 +264,7 @@ def test_a_position_of_other_sources_or_settings_is_refused(sets):
         ),
         (ours, state, {"packing": "concat"}, "this position does not fit.*: packing is"),
     ]:
-        with pytest.raises(ValueError, match=told):
+        with pytest.raises(ValueError, match=message):
             make(mixture, state=position, **settings)
     assert take(make(ours, state=state), 1) == take(loader, 1)
 
@@ -260,13 +274,14 @@ def test_what_does_not_go_together_is_refused(sets, tmp_path):
         make_token_set(tmp_path / name, train=[[20] * 5], val=[], seed=3)
         for name in ("same", "twin")
     )
-    other, loader = make_token_set(tmp_path / "other", train=[[20] * 5], val=[]), make(mix(sets))
-    manifest = read_manifest(other)
+    other_set = make_token_set(tmp_path / "other", train=[[20] * 5], val=[])
+    loader = make(mix(sets))
+    manifest = read_manifest(other_set)
     manifest["tokenizer"]["fingerprint"] = "e" * 64
-    (other / "manifest.json").write_text(json.dumps(manifest))
-    for ask, told in [
+    (other_set / "manifest.json").write_text(json.dumps(manifest))
+    for ask, message in [
         (
-            lambda: make(Mixture({sets / "web": 1, other: 1})),
+            lambda: make(Mixture({sets / "web": 1, other_set: 1})),
             "the same tokenizer, found 'web' with random, ffff.*'other'",
         ),
         (
@@ -287,7 +302,7 @@ def test_what_does_not_go_together_is_refused(sets, tmp_path):
         (lambda: make({sets / "web": 1}), r"pass Mixture\(\{...\}\)"),
         (lambda: make(sets / "web").seen(), r"seen\(\) is for a mixture"),
     ]:
-        with pytest.raises(ValueError, match=told):
+        with pytest.raises(ValueError, match=message):
             ask()
     with pytest.raises(FileNotFoundError, match="nowhere: expected a finished token set"):
         make(Mixture({tmp_path / "nowhere": 1}))

@@ -1,4 +1,6 @@
-"""What a user says of a mixture: dicts, stages and TOML mean the same; what makes no sense is refused."""
+"""What a user says of a mixture: dicts, stages and TOML mean the same; what makes no sense is
+refused.
+"""
 
 import pickle
 from pathlib import Path
@@ -34,17 +36,22 @@ def written(folder, text):
 
 
 def test_a_dict_stages_and_toml_mean_the_same(tmp_path):
-    told = Mixture.load(written(tmp_path, TOML))
-    web, code = tmp_path / "sets" / "web", str(tmp_path / "sets" / "code" / "..") + "/code/"
+    loaded = Mixture.load(written(tmp_path, TOML))
+    web = tmp_path / "sets" / "web"
+    code = str(tmp_path / "sets" / "code" / "..") + "/code/"
     stages = [(0, {web: 0.75, code: 0.25}), (900_000, {web: 7, code: 7.0})]
     same = Mixture(stages, max_epochs={code: 2}, views={code: "good"}, removed=["old", "old"])
-    assert told == same
-    assert hash(told) == hash(same)
-    assert (told.names, told["code"]) == (("web", "code"), tmp_path / "sets" / "code")
-    assert (told.max_epochs, told.views, told.removed) == ({"code": 2}, {"code": "good"}, ("old",))
-    assert told.stages == [(0, {"code": 1, "web": 3}), (900_000, {"code": 1, "web": 1})]
-    assert pickle.loads(pickle.dumps(told)) == told
-    assert Mixture({web: 3, code: 1}) != told
+    assert loaded == same
+    assert hash(loaded) == hash(same)
+    assert (loaded.names, loaded["code"]) == (("web", "code"), tmp_path / "sets" / "code")
+    assert (loaded.max_epochs, loaded.views, loaded.removed) == (
+        {"code": 2},
+        {"code": "good"},
+        ("old",),
+    )
+    assert loaded.stages == [(0, {"code": 1, "web": 3}), (900_000, {"code": 1, "web": 1})]
+    assert pickle.loads(pickle.dumps(loaded)) == loaded
+    assert Mixture({web: 3, code: 1}) != loaded
 
 
 def test_a_source_in_toml_may_be_the_name_of_a_set_under_data_tokens(tmp_path, monkeypatch):
@@ -55,9 +62,10 @@ def test_a_source_in_toml_may_be_the_name_of_a_set_under_data_tokens(tmp_path, m
     monkeypatch.chdir(tmp_path)
     (tmp_path / "conf" / "synthetic").mkdir()  # of text
     for name in ("synthetic", "web-gpt2-12345678"):
-        text = f'[sources]\nweb = {{path = "{name}"}}\nother = {{path = "other"}}\n[weights]\nweb = 1\nother = 1\n'
-        told = Mixture.load(written(tmp_path / "conf", text))
-        assert {name: Path(path) for name, path in told.paths.items()} == {
+        sources = f'[sources]\nweb = {{path = "{name}"}}\nother = {{path = "other"}}\n'
+        text = sources + "[weights]\nweb = 1\nother = 1\n"
+        loaded = Mixture.load(written(tmp_path / "conf", text))
+        assert {name: Path(path) for name, path in loaded.paths.items()} == {
             "web": folder,
             "other": beside,
         }
@@ -86,8 +94,8 @@ def test_a_link_is_the_folder_that_it_leads_to(tmp_path):
 
 
 def test_numbers_of_tokens():
-    told = [0, "0", "1_000", "2K", 9e11, "900B", "9e11", "1.5t"]
-    assert [tokens_of("begin", one) for one in told] == [
+    amounts = [0, "0", "1_000", "2K", 9e11, "900B", "9e11", "1.5t"]
+    assert [tokens_of("begin", amount) for amount in amounts] == [
         0,
         0,
         1_000,
@@ -95,7 +103,7 @@ def test_numbers_of_tokens():
         *[9 * 10**11] * 3,
         15 * 10**11,
     ]
-    for one in [
+    for amount in [
         -1,
         0.5,
         "many",
@@ -112,7 +120,7 @@ def test_numbers_of_tokens():
         "1e400",
     ]:
         with pytest.raises(ValueError, match="begin must be a"):
-            tokens_of("begin", one)
+            tokens_of("begin", amount)
 
 
 SENSELESS = [

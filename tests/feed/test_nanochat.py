@@ -1,13 +1,16 @@
-"""packing="nanochat" deals nanochat's rows, token for token: those of its steps done slowly, from parquet files."""
+"""packing="nanochat" deals nanochat's rows, token for token: those of its steps done slowly, from
+parquet files.
+"""
 
 import json
-from itertools import count, islice
+from itertools import chain, count, islice
 
+import numpy as np
 import pyarrow.parquet as pq
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from reference import rows_of
+from reference import rows_in, rows_of
 
 from tokenmill.look.steps import RunRows
 from tokenmill.numpy import RowLoader
@@ -46,7 +49,8 @@ def reference_rows(files, encode, row_len, rank, world_size):
                     for start in range(0, len(texts), 128):
                         yield [encode(text) for text in texts[start : start + 128]]
 
-    buffer, stream = [], refills()
+    buffer = []
+    stream = refills()
     while True:
         yield reference_row(buffer, stream, row_len)
 
@@ -54,7 +58,8 @@ def reference_rows(files, encode, row_len, rank, world_size):
 @pytest.fixture(scope="module")
 def train_files_and_encode(prepared):
     corpus, token_set = prepared
-    tokenizer, known = Tokenizer.load(token_set / "tokenizer.json"), {}
+    tokenizer = Tokenizer.load(token_set / "tokenizer.json")
+    known = {}
 
     def encode(text):
         if text not in known:
@@ -78,7 +83,7 @@ def test_rows_are_nanochats_own_over_several_epochs(
     prepared, train_files_and_encode, rank, world_size
 ):
     loader = make_loader(prepared[1], rank=rank, world_size=world_size)
-    dealt = [row for batch in islice(loader, 300) for row in rows_of(batch)]
+    dealt = rows_in(islice(loader, 300))
     assert dealt == list(
         islice(reference_rows(*train_files_and_encode, 64, rank, world_size), 1200)
     )
@@ -90,26 +95,28 @@ def test_rows_are_nanochats_own_over_several_epochs(
     st.lists(st.integers(1, 60), min_size=1, max_size=300), st.integers(2, 40), st.integers(1, 200)
 )
 def test_picks_are_those_of_a_scanned_buffer(lengths, row_len, refill):
-    places, numbers = count(), count()
+    places = count()
+    numbers = count()
 
     def refills(document):
         while True:
             for start in range(0, len(lengths), refill):
                 yield [document(length) for length in lengths[start : start + refill]]
 
-    ours, buffer = BestFitBuffer(refills(lambda length: (length, next(places))), row_len), []
+    ours = BestFitBuffer(refills(lambda length: (length, next(places))), row_len)
+    buffer = []
     stream = refills(lambda length: [next(numbers)] * length)  # each token knows its document
     for _ in range(20):
         pieces = ours.next_row()
         assert sum(taken for _, taken in pieces) == row_len
-        assert [p for p, taken in pieces for _ in range(taken)] == reference_row(
-            buffer, stream, row_len
-        )
+        tokens = chain.from_iterable([place] * taken for place, taken in pieces)
+        assert list(tokens) == reference_row(buffer, stream, row_len)
 
 
 def test_it_resumes_at_every_step_with_any_batch_size_and_a_position_tells_each_step(prepared):
     ranks = [make_loader(prepared[1], rank=rank, world_size=2) for rank in range(2)]
-    states, dealt = [], []
+    states = []
+    dealt = []
     for _ in range(10):
         states.append(json.loads(json.dumps(ranks[0].state_dict())))
         dealt.append([rows_of(next(loader)) for loader in ranks])
@@ -120,11 +127,9 @@ def test_it_resumes_at_every_step_with_any_batch_size_and_a_position_tells_each_
             resumed.load_state_dict(state)
             assert rows_of(next(resumed)) + rows_of(next(resumed)) == dealt[step][rank]
         shown = RunRows.of_position(ranks[1].state_dict(), {"": ranks[0].token_set}).step(step)
-        told = [
-            [token for piece in row.pieces for token in piece.tokens(ranks[0].bos_id).tolist()]
-            for row in shown
-        ]
-        assert told == dealt[step][0] + dealt[step][1]
+        for row, expected in zip(shown, dealt[step][0] + dealt[step][1], strict=True):
+            tokens = [piece.tokens(ranks[0].bos_id) for piece in row.pieces]
+            assert np.concatenate(tokens).tolist() == expected
 
 
 def test_what_cannot_be_is_refused(prepared):

@@ -61,7 +61,8 @@ def test_stopping_or_dropping_it_ends_the_thread_and_what_it_iterates_over(depth
         finally:
             closed.append(True)
 
-    before, closed = threads(), []
+    before = threads()
+    closed = []
     ahead = Prefetch(items(), depth, Stop())
     assert list(islice(ahead, taken)) == list(range(taken))
     if not dropped:

@@ -1,4 +1,6 @@
-"""The rows of one token set, against a slow reference, on any ranks and from any position; and what that costs."""
+"""The rows of one token set, against a slow reference, on any ranks and from any position; and what
+that costs.
+"""
 
 import json
 import warnings
@@ -7,7 +9,7 @@ from itertools import islice
 import numpy as np
 import pytest
 from making import make_token_set, wait_until
-from reference import PACKINGS, SEED, SEQ_LEN, cursor_of, reference_rows, rows_of
+from reference import PACKINGS, SEED, SEQ_LEN, cursor_of, reference_rows, rows_in
 
 from tokenmill.feed import source as sources
 from tokenmill.look.steps import RunRows
@@ -23,7 +25,7 @@ def make_loader(path, batch_size=2, **settings):
 
 def take(loader, calls):
     """The rows of the next batches."""
-    return [row for batch in islice(loader, calls) for row in rows_of(batch)]
+    return rows_in(islice(loader, calls))
 
 
 # ---------------------------------------------------------------------------- which rows come
@@ -39,7 +41,9 @@ def test_rows_are_those_of_the_reference_over_several_epochs(token_set, windows,
 
 @pytest.mark.parametrize("settings", PACKINGS)
 def test_ranks_deal_the_same_rows_and_resume_anywhere_as_others(token_set, windows, settings):
-    expected, state, done = list(islice(reference_rows(token_set, **settings), 400)), None, 0
+    expected = list(islice(reference_rows(token_set, **settings), 400))
+    state = None
+    done = 0
     for world_size, batch_size, calls in [
         (1, 1, 3),
         (3, 2, 5),
@@ -57,9 +61,9 @@ def test_ranks_deal_the_same_rows_and_resume_anywhere_as_others(token_set, windo
             if state is not None:
                 loader.load_state_dict(state)
         for _ in range(calls):
-            found = [row for loader in ranks for row in rows_of(next(loader))]
-            assert found == expected[done : done + len(found)]
-            done += len(found)
+            dealt = rows_in(map(next, ranks))
+            assert dealt == expected[done : done + len(dealt)]
+            done += len(dealt)
         state = json.loads(json.dumps(ranks[-1].state_dict()))
         assert all(loader.state_dict() == state for loader in ranks)
 
@@ -67,12 +71,11 @@ def test_ranks_deal_the_same_rows_and_resume_anywhere_as_others(token_set, windo
 def test_a_skip_leaves_out_the_next_batches_and_counts_no_step(token_set, windows):
     expected = list(islice(reference_rows(token_set), 80))
     ranks = [make_loader(token_set, 1, rank=rank, world_size=2) for rank in range(2)]
-    deal = lambda: [row for loader in ranks for row in rows_of(next(loader))]  # noqa: E731
-    assert deal() == expected[:2]
+    assert rows_in(map(next, ranks)) == expected[:2]
     for loader in ranks:
         loader.skip(3)
         assert (loader.step, loader.tokens_seen) == (1, 2 * SEQ_LEN)
-    assert [row for _ in range(20) for row in deal()] == expected[8:48]
+    assert rows_in(map(next, 20 * ranks)) == expected[8:48]
     resumed = make_loader(token_set)
     resumed.load_state_dict(ranks[0].state_dict())
     assert take(resumed, 5) == expected[48:58]
@@ -108,16 +111,17 @@ def test_a_batch_has_documents_of_as_many_files_as_random_draws_would(
     folder = make_token_set(
         tmp_path / "set", train=[rng.integers(2, 60, 120).tolist() for _ in range(20)], val=[[9]]
     )
-    loader, touched, drawn = make_loader(folder, 32, packing=packing), [], []
+    loader = make_loader(folder, 32, packing=packing)
+    touched = []
+    drawn = []
     take(loader, 40)
     for step in range(40):
         rows = RunRows.of_position(loader.state_dict(), {"": TokenSet(folder)}).step(step)
-        pieces = [
-            piece
-            for row in rows
-            for piece in (row.pieces if packing == "best_fit" else row.pieces[:1])
-        ]
-        files = [piece.shard.entry.name for piece in pieces if not piece.filler]
+        most = None if packing == "best_fit" else 1
+        files = []
+        for row in rows:
+            pieces = row.pieces[:most]
+            files += [piece.shard.entry.name for piece in pieces if not piece.filler]
         touched.append(len(set(files)))
         drawn.append(len(set(rng.integers(20, size=len(files)).tolist())))
     assert np.mean(touched) > 0.95 * np.mean(drawn)
@@ -129,7 +133,8 @@ def test_a_batch_has_documents_of_as_many_files_as_random_draws_would(
 def test_the_next_window_is_planned_while_one_is_read_and_no_other(
     tmp_path, small_windows, monkeypatch
 ):
-    planned, plan = [], sources.plan_window
+    planned = []
+    plan = sources.plan_window
     monkeypatch.setattr(
         sources, "plan_window", lambda *given: planned.append(given[3]) or plan(*given)
     )

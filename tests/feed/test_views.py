@@ -25,10 +25,9 @@ SOME = {
     "train_1.000": [2] * 20,
     "train_2.000": [0, 4, 1],
 }
-IS_LONG = {
-    f"train_{n}.000": [int(length >= 16) for length in some]
-    for n, some in enumerate(LENGTHS["train"])
-}
+IS_LONG = {}
+for number, lengths in enumerate(LENGTHS["train"]):
+    IS_LONG[f"train_{number}.000"] = [int(length >= 16) for length in lengths]
 
 
 def numbered_set(folder, train=LENGTHS["train"], val=LENGTHS["val"]):
@@ -46,15 +45,16 @@ def numbered_set(folder, train=LENGTHS["train"], val=LENGTHS["val"]):
 
 def documents_of(folder):
     """(shard, document) of each token of the training split."""
-    found, token_set = {}, TokenSet(folder)
+    counts = {}
+    token_set = TokenSet(folder)
     for entry in token_set.split("train"):
         shard = token_set.open(entry)
         for document in range(entry.documents):
             begin, end = (int(offset) for offset in shard.offsets[document : document + 2])
-            found.update(
+            counts.update(
                 dict.fromkeys(shard.tokens[begin + 1 : end].tolist(), (entry.name, document))
             )
-    return found
+    return counts
 
 
 def make(folder, view=None, seq_len=16, state=None, **more):
@@ -67,15 +67,19 @@ def make(folder, view=None, seq_len=16, state=None, **more):
 
 
 def rest_of_epoch(loader):
-    """How often each token is a target from here to the end of the epoch. With loss="once", filler is none."""
-    found = Counter()
+    """How often each token is a target from here to the end of the epoch. With loss="once", filler
+    is none.
+    """
+    counted = Counter()
     for _, targets in loader:
-        found.update(targets[targets >= 0].tolist())
-    return found
+        counted.update(targets[targets >= 0].tolist())
+    return counted
 
 
 def times(folder, counts):
-    """How often each token should be a target: as often as its document counts, once if it is not among these."""
+    """How often each token should be a target: as often as its document counts, once if it is not
+    among these.
+    """
     found = {}
     for token, (shard, document) in documents_of(folder).items():
         found[token] = counts[shard][document] if shard in counts else 1
@@ -90,7 +94,9 @@ def folder(tmp_path, small_windows):
     make_view(folder, "some", SOME)
     make_view(folder, "long", IS_LONG)
     make_view(
-        folder, "short", {shard: [1 - one for one in some] for shard, some in IS_LONG.items()}
+        folder,
+        "short",
+        {shard: [1 - is_long for is_long in flags] for shard, flags in IS_LONG.items()},
     )
     return folder
 
@@ -114,7 +120,8 @@ def test_every_document_comes_as_often_as_it_counts(tmp_path, windows):
 
 
 def test_views_of_one_set_are_sources_of_one_mixture(folder):
-    loader, documents = make(mixture_of(folder, a="short", b="long")), documents_of(folder)
+    loader = make(mixture_of(folder, a="short", b="long"))
+    documents = documents_of(folder)
     seen = {0: set(), 1: set()}
     for _ in range(60):
         _, targets = next(loader)
@@ -139,9 +146,9 @@ def test_a_position_of_one_view_continues_as_that_view_in_a_mixture(folder):
 
 
 def test_views_that_make_no_sense_are_refused(folder):
-    make_view(folder, "none", {shard: [0] * len(some) for shard, some in IS_LONG.items()})
+    make_view(folder, "none", {shard: [0] * len(flags) for shard, flags in IS_LONG.items()})
     make_view(folder, "again", IS_LONG)
-    for ask, told in [
+    for ask, message in [
         (lambda: make(folder, "long", packing="concat", loss="all"), "packing 'concat'.* view"),
         (lambda: make(folder, "none"), r"view 'none': split 'train' has 0 rows of 16 \+ 1 tokens"),
         (
@@ -155,7 +162,7 @@ def test_views_that_make_no_sense_are_refused(folder):
         ),
         (lambda: make(mixture_of(folder, a="long"), "long"), r"view='long' is for one token set"),
     ]:
-        with pytest.raises(ValueError, match=told):
+        with pytest.raises(ValueError, match=message):
             ask()
     with pytest.raises(
         FileNotFoundError, match="expected a view 'nope', found again, all, long, none, short, some"

@@ -30,7 +30,8 @@ def test_small_whole_numbers_are_exact(weights, whole):
 @given(st.dictionaries(NAMES, st.floats(1e-1, 1e2), min_size=1, max_size=40))
 def test_no_share_is_off_by_more_than_one_turn(weights):
     whole = whole_weights(weights)
-    total, turns = sum(map(Fraction, map(str, weights.values()))), sum(whole.values())
+    total = sum(map(Fraction, map(str, weights.values())))
+    turns = sum(whole.values())
     assert turns <= TURNS
     for name, weight in weights.items():
         assert whole[name] >= 1
@@ -49,8 +50,8 @@ def test_a_weight_that_is_no_positive_number_is_refused(weight):
 
 def test_weights_from_sizes():
     assert powers({"web": 900, "code": 100}) == {"web": 900, "code": 100}
-    found = powers({"web": 900, "code": 100}, temperature=2)
-    assert found["web"] / found["code"] == pytest.approx(3)
+    weights = powers({"web": 900, "code": 100}, temperature=2)
+    assert weights["web"] / weights["code"] == pytest.approx(3)
     assert powers({"web": 9e12, "code": 1}, temperature=1e9)["code"] == pytest.approx(1)
     with pytest.raises(ValueError, match="temperature must be a positive number, not 0"):
         powers({"web": 1}, temperature=0)

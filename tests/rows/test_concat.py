@@ -1,4 +1,6 @@
-"""Rows cut from a stream: concat's tile it, random's lie anywhere, each belongs to the slice in which it begins."""
+"""Rows cut from a stream: concat's tile it, random's lie anywhere, each belongs to the slice in
+which it begins.
+"""
 
 import numpy as np
 from hypothesis import given
@@ -17,7 +19,9 @@ sizes = st.tuples(st.integers(1, 30), st.integers(1, 4)).map(
 
 @given(st.integers(0, 200), row_lens)
 def test_concat_rows_each_start_on_the_last_token_of_the_one_before(num_tokens, row_len):
-    stream, expected, at = list(range(num_tokens)), [], 0
+    stream = list(range(num_tokens))
+    expected = []
+    at = 0
     while at + row_len <= len(stream):
         expected.append(at)
         at += row_len - 1
@@ -26,15 +30,17 @@ def test_concat_rows_each_start_on_the_last_token_of_the_one_before(num_tokens, 
 
 @given(st.integers(0, 200), row_lens, st.integers(0, 3))
 def test_random_rows_lie_within_the_stream_and_are_as_many(num_tokens, row_len, seed):
-    found = starts(num_tokens, row_len, (seed,))
-    assert len(found) == len(starts(num_tokens, row_len))
-    assert all(0 <= start <= num_tokens - row_len for start in found)
-    assert np.array_equal(found, starts(num_tokens, row_len, (seed,)))
+    all_starts = starts(num_tokens, row_len, (seed,))
+    assert len(all_starts) == len(starts(num_tokens, row_len))
+    assert all(0 <= start <= num_tokens - row_len for start in all_starts)
+    assert np.array_equal(all_starts, starts(num_tokens, row_len, (seed,)))
 
 
 @given(shard_tokens, row_lens, sizes, st.integers(0, 3))
 def test_the_windows_of_an_epoch_have_the_rows_of_the_whole_shards(tokens, row_len, size, seed):
-    shards, concat, random = np.array(tokens), [], []
+    shards = np.array(tokens)
+    concat = []
+    random = []
     epoch = epoch_of_shards(tokens, (seed, "", 0), size)
     for window in map(epoch.window, range(len(epoch))):
         plans = [
@@ -56,7 +62,8 @@ def test_the_windows_of_an_epoch_have_the_rows_of_the_whole_shards(tokens, row_l
             assert window.begin[slice_] <= begin < window.end[slice_]
             assert begin + row_len <= shards[window.shard[slice_]]
             random.append(begin)
-    assert sorted(concat) == [
-        (i, at) for i, n in enumerate(tokens) for at in starts(n, row_len).tolist()
-    ]
+    expected = []
+    for number, num_tokens in enumerate(tokens):
+        expected += [(number, start) for start in starts(num_tokens, row_len).tolist()]
+    assert sorted(concat) == expected
     assert len(random) == len(concat)

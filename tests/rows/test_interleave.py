@@ -31,25 +31,27 @@ def test_the_examples_of_the_design():
 
 @given(WEIGHTS)
 def test_it_is_the_rule_turn_by_turn_and_goes_round(weights):
-    pattern, total = pattern_of(weights), sum(weights.values())
+    pattern = pattern_of(weights)
+    total = sum(weights.values())
     source, row = pattern.at(np.arange(2 * total + 3))
-    found = [(pattern.names[s], r) for s, r in zip(source.tolist(), row.tolist(), strict=True)]
-    assert found == list(slow_turns(weights, 2 * total + 3))
-    for turn, (number, own) in enumerate(zip(source.tolist(), row.tolist(), strict=True)):
-        assert pattern.turn_of(number, own) == turn
+    turns = [(pattern.names[s], r) for s, r in zip(source.tolist(), row.tolist(), strict=True)]
+    assert turns == list(slow_turns(weights, 2 * total + 3))
+    for turn, (number, own_row) in enumerate(zip(source.tolist(), row.tolist(), strict=True)):
+        assert pattern.turn_of(number, own_row) == turn
 
 
 @given(WEIGHTS, st.integers(0, 3))
 def test_each_source_is_within_a_row_of_its_share_and_exact_at_rounds(weights, rounds):
-    pattern, total = pattern_of(weights), sum(weights.values())
+    pattern = pattern_of(weights)
+    total = sum(weights.values())
     source, _ = pattern.at(np.arange(rounds * total, (rounds + 1) * total))
-    given = {name: rounds * weight for name, weight in weights.items()}
-    assert given == dict(zip(pattern.names, pattern.counts(rounds * total), strict=True))
+    rows_before = {name: rounds * weight for name, weight in weights.items()}
+    assert rows_before == dict(zip(pattern.names, pattern.counts(rounds * total), strict=True))
     for turn, number in enumerate(source.tolist(), rounds * total + 1):
-        given[pattern.names[number]] += 1
+        rows_before[pattern.names[number]] += 1
         assert all(
-            abs(given[name] - Fraction(turn * weight, total)) < 1
+            abs(rows_before[name] - Fraction(turn * weight, total)) < 1
             for name, weight in weights.items()
         )
         if turn % 7 == 0:
-            assert given == dict(zip(pattern.names, pattern.counts(turn), strict=True))
+            assert rows_before == dict(zip(pattern.names, pattern.counts(turn), strict=True))

@@ -1,6 +1,6 @@
 """Packing, against its rule done slowly, and what holds of the rows of any documents."""
 
-from itertools import combinations, count
+from itertools import chain, combinations, count
 
 import numpy as np
 import pytest
@@ -32,6 +32,14 @@ def rows_of(plan):
 def size(piece):
     """The tokens of a piece in its row, an inserted BOS included."""
     return piece[2] + (piece[1] > 0)
+
+
+def sizes_of(plan):
+    """Rows as lists of sizes, without filler."""
+    rows = []
+    for row in rows_of(plan):
+        rows.append([size(piece) for piece in row if not piece[3]])
+    return rows
 
 
 def like_fineweb(documents, seed=0):
@@ -98,16 +106,19 @@ def test_whole_documents_are_cut_nowhere_and_padding_is_one_piece(lengths, row_l
 
 
 def slow_best_fit(pool, row_len, seed):
-    """Rows as lists of sizes: each takes the longest piece (or bundle) in the pool that fits, again and again.
+    """Rows as lists of sizes: each takes the longest piece (or bundle) in the pool that fits, again
+    and again.
 
-    If sizes have few pieces, the second pick is drawn from about the 24 longest that fit. If they have many, the same
-    row is made again for as long as there are pieces for it.
+    If sizes have few pieces, the second pick is drawn from about the 24 longest that fit. If they
+    have many, the same row is made again for as long as there are pieces for it.
     """
-    luck = (bits for part in count() for bits in random_bits(4096, "close", part, *seed).tolist())
+    luck = chain.from_iterable(random_bits(4096, "close", n, *seed).tolist() for n in count())
     rows = [[row_len]] * pool.count(row_len)
     pool = [piece for piece in pool if piece < row_len]
     while pool:
-        row, free, close = [], row_len, 24 * len(set(pool)) // len(pool)
+        row = []
+        free = row_len
+        close = 24 * len(set(pool)) // len(pool)
         drawn = next(luck) if close > 1 else None
         while fitting := sorted({piece for piece in pool if piece <= free}, reverse=True):
             second = len(row) == 1 and close > 1
@@ -124,7 +135,9 @@ def slow_best_fit(pool, row_len, seed):
 
 
 def slow_bundles(sizes, row_len, seed):
-    """Pieces in lists: the long ones and a few short ones alone, the other short ones one after the other."""
+    """Pieces in lists: the long ones and a few short ones alone, the other short ones one after the
+    other.
+    """
     short = [i for i, size in enumerate(sizes) if size <= row_len // 4]
     digits = random_digits(len(short), "short", *seed).tolist()
     short = [i for _, _, i in sorted(zip(digits, range(len(short)), short, strict=True))]
@@ -134,7 +147,10 @@ def slow_bundles(sizes, row_len, seed):
         [sizes[i]] for i in short[:alone]
     ]
     joined = [sizes[i] for i in short[alone:]]
-    least, end, bound, last = max(1, row_len // 8), 0, 0, None
+    least = max(1, row_len // 8)
+    end = 0
+    bound = 0
+    last = None
     drawn = iter(random_bits(sum(joined) // least + 1, "bundles", *seed).tolist())
     for size in joined:
         end += size
@@ -148,12 +164,15 @@ def slow_bundles(sizes, row_len, seed):
 
 
 def slow_donors(free, row_len):
-    """How many of the emptiest rows are given up: the fewest that leave little filler, else as many as fit."""
+    """How many of the emptiest rows are given up: the fewest that leave little filler, else as many
+    as fit.
+    """
     possible = 0
     if sum(free) * 100 <= len(free) * row_len * MOST_FILLER:
         return 0
     for donors in range(1, len(free)):
-        content, gaps = sum(row_len - gap for gap in free[:donors]), free[donors:]
+        content = sum(row_len - gap for gap in free[:donors])
+        gaps = free[donors:]
         while content > 0 and gaps:
             content -= max(0, gaps.pop(0) - 1)
         if content > 0:
@@ -166,25 +185,26 @@ def slow_donors(free, row_len):
 
 def slow_pieces(lengths, row_len):
     """The sizes of the pieces of documents; all but a document's first have an inserted BOS."""
-    found = []
+    fillers = []
     for length in lengths:
-        found.append(min(length, row_len))
+        fillers.append(min(length, row_len))
         for left in range(length - row_len, 0, 1 - row_len):
-            found.append(min(left, row_len - 1) + 1)
-    return found
+            fillers.append(min(left, row_len - 1) + 1)
+    return fillers
 
 
 @given(some_lengths, row_lens, seeds)
 @example([3, 3, 3, 1], 7, (0,))
 def test_rows_are_the_slow_best_fit_of_bundles_and_then_cut(lengths, row_len, seed):
-    plan, pieces = plan_rows(lengths, row_len, seed=seed), slow_pieces(lengths, row_len)
+    plan = plan_rows(lengths, row_len, seed=seed)
+    pieces = slow_pieces(lengths, row_len)
     packed = slow_best_fit(
         [sum(bundle) for bundle in slow_bundles(pieces, row_len, seed)], row_len, seed
     )
     free = sorted((row_len - sum(row) for row in packed), reverse=True)
     donors = slow_donors(free, row_len)
     assert plan.num_rows == len(packed) - donors
-    kept = [[size(piece) for piece in row if not piece[3]] for row in rows_of(plan)]
+    kept = sizes_of(plan)
     if not donors:
         assert sorted(map(sum, kept)) == sorted(map(sum, packed))
         assert sorted(sum(kept, [])) == sorted(pieces)
@@ -201,21 +221,16 @@ def test_whole_documents_are_the_slow_best_fit_with_or_without_bundles(lengths, 
     alone = slow_best_fit(list(fitting), row_len, seed)
     plan = plan_rows(lengths, row_len, long_documents="drop", seed=seed, keep_whole=True)
     expected = min(bundled, alone, key=len)
-    found = [sum(size(piece) for piece in row if not piece[3]) for row in rows_of(plan)]
-    assert sorted(found) == sorted(map(sum, expected))
+    assert sorted(map(sum, sizes_of(plan))) == sorted(map(sum, expected))
 
 
 @pytest.mark.parametrize("row_len", [2049, 8193])
 def test_pairs_that_share_a_row_seldom_share_one_in_the_next_epoch(row_len):
     plans = [plan_rows(like_fineweb(20_000), row_len, seed=(1337, epoch, 0)) for epoch in (0, 1)]
-    pairs = [
-        {
-            pair
-            for row in rows_of(plan)
-            for pair in combinations(sorted(p[0] for p in row if not p[3]), 2)
-        }
-        for plan in plans
-    ]
+    pairs = [set(), set()]
+    for plan, in_plan in zip(plans, pairs, strict=True):
+        for row in rows_of(plan):
+            in_plan.update(combinations(sorted(p[0] for p in row if not p[3]), 2))
     assert len(pairs[0] & pairs[1]) < 0.01 * len(pairs[0]), "without bundles 20 and 43%"
 
 
@@ -231,7 +246,8 @@ def test_length_says_nothing_about_the_place_of_a_row_or_a_piece():
 
 
 def test_the_order_is_the_same_in_every_numpy():
-    # Philox's raw stream under a hashed key: these numbers were written down once and must never change
+    # Philox's raw stream under a hashed key: these numbers were written down once and must never
+    # change
     assert permutation(8, "rows", 1337, 0, 0).tolist() == [3, 6, 4, 5, 1, 7, 2, 0]
     assert rows_of(plan_rows([11, 5, 3, 3, 2], 8, seed=(1337, 0, 0))) == [
         [(2, 0, 3, False), (0, 0, 5, True)],

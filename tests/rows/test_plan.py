@@ -1,4 +1,6 @@
-"""The rows of a window, also after parts of it were used as rows of other lengths: no token is lost or comes twice."""
+"""The rows of a window, also after parts of it were used as rows of other lengths: no token is lost
+or comes twice.
+"""
 
 import numpy as np
 import pytest
@@ -13,7 +15,8 @@ stages = st.lists(
     st.tuples(st.integers(1, 23), st.floats(0, 1)), max_size=4
 )  # the seq_len, and which share is used
 last_lens = st.integers(1, 23)
-SPLIT, CROP = Packing("best_fit", "split"), Packing("best_fit", "crop")
+SPLIT = Packing("best_fit", "split")
+CROP = Packing("best_fit", "crop")
 
 
 def content_of(lengths, first_target=None):
@@ -22,7 +25,9 @@ def content_of(lengths, first_target=None):
 
 
 def used_rows(packing, content, stages, seed=(0,)):
-    """The pieces of each stage's rows that are used, the last stage's all: (row_len, [(document, start, length)])."""
+    """The pieces of each stage's rows that are used, the last stage's all: (row_len, [(document,
+    start, length)]).
+    """
     past = []
     for seq_len, share in stages:
         plan = plan_window(packing, content, seq_len, seed, past)
@@ -44,11 +49,11 @@ def used_rows(packing, content, stages, seed=(0,)):
 
 def counted(content, stages_used):
     """How often each token of each document was used."""
-    found = [np.zeros(length, int) for length in content.lengths]
+    times_seen = [np.zeros(length, int) for length in content.lengths]
     for _, pieces in stages_used:
         for document, start, length in pieces:
-            found[document][start : start + length] += 1
-    return found
+            times_seen[document][start : start + length] += 1
+    return times_seen
 
 
 @given(many_lengths, stages, last_lens, st.integers(0, 3))
@@ -96,7 +101,7 @@ def test_a_whole_document_is_used_once_if_it_fits_and_a_target_of_it_is_kept(
         for length, target in documents
     ]
     assert max(times, default=0) <= 1
-    assert all(found for found, fit in zip(times, fits, strict=True) if fit), (
+    assert all(was_found for was_found, fit in zip(times, fits, strict=True) if fit), (
         "what fits at the end is not lost"
     )
 

@@ -37,7 +37,7 @@ def moved(run, steps=1, **cursors):
     names = run.setting.sets
     places = {name: Cursor(*cursors.get(name, run.now.cursors[name])) for name in names}
     rows = steps * run.setting.global_batch
-    now = run.now._replace(
+    point = run.now._replace(
         step=run.now.step + steps,
         tokens=run.now.tokens + rows * run.setting.seq_len,
         turn=run.now.turn + rows,
@@ -45,7 +45,7 @@ def moved(run, steps=1, **cursors):
         cursors={**run.now.cursors, **places},
         rows={**run.now.rows, **{name: run.now.rows[name] + rows for name in names}},
     )
-    return run._replace(now=now)
+    return run._replace(now=point)
 
 
 def test_what_was_used_of_a_window_at_other_lengths():
@@ -72,7 +72,8 @@ def test_the_past_of_a_source_is_of_the_legs_in_which_it_was_live():
 
 
 def test_an_epoch_goes_over_what_there_was_when_its_first_row_came():
-    old, new = Documents("m0", "", "a"), Documents("m1", "", "a")
+    old = Documents("m0", "", "a")
+    new = Documents("m1", "", "a")
     run = moved(Run.start(setting()), a=(0, 1, 3)).go_on(setting(manifest="m1"))
     assert [set_of(run.legs, "a", epoch) for epoch in (0, 1, 2)] == [old, new, new]
     run = moved(run, a=(1, 0, 0)).go_on(setting(manifest="m2"))
@@ -169,9 +170,9 @@ def random_run(rng, legs, names="abcd"):
             "batch_size": rng.randint(1, 4),
             "caps": {names[0]: 2} if rng.random() < 0.5 else {},
         }
-        some = rng.sample(names, rng.randint(1, len(names)))
+        chosen = rng.sample(names, rng.randint(1, len(names)))
         changed = setting(
-            some,
+            chosen,
             rng.choice([8, 16]),
             rng.choice(["m0", "m1"]),
             epochs=rng.choice([None, 1]),
@@ -183,35 +184,40 @@ def random_run(rng, legs, names="abcd"):
 
 @given(st.integers(0, 10**9), st.integers(0, 12))
 def test_a_position_is_the_run(seed, legs):
-    run, settings = (
-        random_run(random.Random(seed), legs),
-        {"seed": 1337, "split": "train", "shuffle": True},
-    )
+    run = random_run(random.Random(seed), legs)
+    settings = {"seed": 1337, "split": "train", "shuffle": True}
     state = json.loads(json.dumps(write_position(run, settings)))
     assert list(state) == ["tokenmill"], "one text, which torch.distributed.checkpoint takes"
     assert read_position(state) == (run, settings)
     assert all(isinstance(leg, Leg) for leg in read_position(state)[0].legs)
 
 
+def test_weights_that_make_no_pattern_are_refused():
+    """A pattern has a turn for each of their sum."""
+    run = Run.start(setting(stages=[Stage(0, {"a": 1 << 40})]))
+    with pytest.raises(ValueError, match="expected weights whose sum is at most 65,536"):
+        read_position(write_position(run, {}))
+
+
 def test_a_position_stays_small():
     """100 legs of 50 sources, with thousands of rows from leg to leg."""
-    rng, names, window_rows = (
-        random.Random(0),
-        [f"source-{number:02}" for number in range(50)],
-        20_000,
-    )
+    rng = random.Random(0)
+    names = [f"source-{number:02}" for number in range(50)]
+    window_rows = 20_000
     weights = {name: rng.randint(1, 999) for name in names}
     sets = {name: Documents(f"{rng.getrandbits(64):016x}", "", name) for name in names}
     run = Run.start(setting(names, stages=[Stage(0, weights)], sets=sets))
     for leg in range(100):
-        steps, cursors, rows = rng.randint(1_000, 9_000), {}, dict(run.now.rows)
+        steps = rng.randint(1_000, 9_000)
+        cursors = {}
+        rows = dict(run.now.rows)
         for name, (epoch, window, row) in run.now.cursors.items():
-            given = steps * weights[name] // sum(weights.values()) + rng.randint(0, 1)
-            rows[name] += given
+            num_rows = steps * weights[name] // sum(weights.values()) + rng.randint(0, 1)
+            rows[name] += num_rows
             cursors[name] = (
                 epoch,
-                window + (row + given) // window_rows,
-                (row + given) % window_rows,
+                window + (row + num_rows) // window_rows,
+                (row + num_rows) % window_rows,
             )
         run = moved(run, steps, **cursors)
         run = run._replace(now=run.now._replace(rows=rows))

@@ -1,6 +1,9 @@
-"""The windows of an epoch, of a set and of a view: each slice once, in an order that says nothing about neighbors."""
+"""The windows of an epoch, of a set and of a view: each slice once, in an order that says nothing
+about neighbors.
+"""
 
 from collections import Counter
+from itertools import product
 
 import numpy as np
 import pytest
@@ -18,9 +21,10 @@ keys = st.one_of(st.none(), st.integers(0, 5).map(lambda seed: (seed, "", 0)))
 
 def slices_of(epoch):
     """The (shard, begin, end) of each window's slices."""
-    found = map(epoch.window, range(len(epoch)))
+    window_slices = map(epoch.window, range(len(epoch)))
     return [
-        list(zip(w.shard.tolist(), w.begin.tolist(), w.end.tolist(), strict=True)) for w in found
+        list(zip(w.shard.tolist(), w.begin.tolist(), w.end.tolist(), strict=True))
+        for w in window_slices
     ]
 
 
@@ -65,13 +69,14 @@ def test_the_sample_is_systematic(groups, windows, seed):
 
 
 def test_another_seed_name_or_epoch_is_another_order_and_without_a_key_it_is_that_of_the_shards():
-    tokens, size = [100] * 5, WindowSize(slice=10, window=100)
+    tokens = [100] * 5
+    size = WindowSize(slice=10, window=100)
     orders = [
         slices_of(epoch_of_shards(tokens, key, size))
         for key in [(1, "", 0), (1, "", 1), (2, "", 0), (1, "web", 0)]
     ]
     assert len({str(order) for order in orders}) == 4
-    in_order = [(shard, begin, begin + 10) for shard in range(5) for begin in range(0, 100, 10)]
+    in_order = [(shard, begin, begin + 10) for shard, begin in product(range(5), range(0, 100, 10))]
     assert sum(slices_of(epoch_of_shards(tokens, None, size)), []) == in_order
 
 
@@ -96,44 +101,43 @@ documents = st.lists(
 
 def view_of(shards, size):
     """The slices of shards of (length, count), and their document offsets."""
-    offsets = [np.cumsum([0, *(length for length, _ in shard)]) for shard in shards]
-    counts = [np.array([count for _, count in shard], np.uint8) for shard in shards]
-    slices = [
-        cut_slices(n, *shard, size.slice)
-        for n, shard in enumerate(zip(offsets, counts, strict=True))
-    ]
+    slices = []
+    offsets = []
+    for number, shard in enumerate(shards):
+        lengths, counts = np.array(shard, np.int64).reshape(-1, 2).T
+        offsets.append(np.cumsum([0, *lengths]))
+        slices.append(cut_slices(number, offsets[-1], counts.astype(np.uint8), size.slice))
     return np.concatenate(slices), offsets
 
 
 @given(st.lists(documents, min_size=1, max_size=4), sizes, keys)
 def test_every_document_is_in_as_many_slices_of_a_view_as_it_counts(shards, size, key):
     slices, offsets = view_of(shards, size)
-    epoch, found = epoch_of_view(slices, key, size), Counter()
+    epoch = epoch_of_view(slices, key, size)
+    counted = Counter()
     for window in map(epoch.window, range(len(epoch))):
         columns = (window.shard, window.begin, window.end, *window.copies)
         for shard, begin, end, first, last, copy in zip(
             *(column.tolist() for column in columns), strict=True
         ):
-            own = [number for number in range(first, last) if shards[shard][number][1] > copy]
-            found.update((shard, number) for number in own)
+            copied = [number for number in range(first, last) if shards[shard][number][1] > copy]
+            counted.update((shard, number) for number in copied)
             assert (begin, end) == (offsets[shard][first], offsets[shard][last])
-    expected = {
-        (s, d): times
-        for s, shard in enumerate(shards)
-        for d, (_, times) in enumerate(shard)
-        if times
-    }
-    assert found == expected
-    assert int(epoch.tokens.sum()) == sum(
-        length * times for shard in shards for length, times in shard
-    )
+    expected = Counter()
+    tokens = 0
+    for number, shard in enumerate(shards):
+        for document, (length, times) in enumerate(shard):
+            expected[number, document] = times
+            tokens += length * times
+    assert counted == +expected
+    assert int(epoch.tokens.sum()) == tokens
 
 
 @given(st.lists(documents, min_size=1, max_size=4), sizes, st.integers(0, 5))
 def test_a_view_in_which_all_count_once_has_the_slices_and_the_order_of_the_set(shards, size, seed):
     slices, offsets = view_of([[(length, 1) for length, _ in shard] for shard in shards], size)
     of_view = epoch_of_view(slices, (seed, "", 0), size)
-    of_set = epoch_of_shards([int(some[-1]) for some in offsets], (seed, "", 0), size)
+    of_set = epoch_of_shards([int(of_shard[-1]) for of_shard in offsets], (seed, "", 0), size)
     assert [w.shard.tolist() for w in map(of_view.window, range(len(of_view)))] == [
         w.shard.tolist() for w in map(of_set.window, range(len(of_set)))
     ]

@@ -291,5 +291,6 @@ def _make_batches(
         sources = batch.sources
         kept.append((sources, run))
         tokens, mask = read_batch(batch, shape, dtype)
-        sent = arrays.send(tokens, mask, batch.places)
-        yield Made(sent, (sources, batch.places), targets, run)
+        places = batch.places
+        # no variable for what was sent: it would live until the next batch is made
+        yield Made(arrays.send(tokens, mask, places), (sources, places), targets, run)

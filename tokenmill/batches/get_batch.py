@@ -20,7 +20,7 @@ import torch
 from tokenmill.batches.loader import RowLoader
 from tokenmill.batches.torch_arrays import find_device
 from tokenmill.checks import one_of
-from tokenmill.feed.config import LoaderConfig, PackingName, Tokens
+from tokenmill.feed.config import LoaderConfig, PackingName, Tokens, mixture_file
 from tokenmill.feed.mixture import Mixture
 from tokenmill.feed.table import Loss
 from tokenmill.rows.packing import LongDocuments
@@ -198,7 +198,8 @@ def get_batch(
     evaluation.
     """
     one_of("purpose", purpose, get_args(Purpose))
-    if str(tokens).endswith(".toml"):
-        tokens = _mixture_of(Path(str(tokens)).absolute())
+    file = mixture_file(tokens)
+    if file is not None:
+        tokens = _mixture_of(file.absolute())
     is_train = split == "train" and purpose == "train"
     return _loaders.next(LoaderConfig.of(locals()), "train" if is_train else "eval")

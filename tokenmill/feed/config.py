@@ -167,6 +167,15 @@ class LoaderConfig:
         return self.seed if self.split == "train" else VAL_SEED
 
 
+def mixture_file(tokens: Any) -> Path | None:
+    """The mixture's .toml file that `tokens` names, if it does."""
+    if tokens is None or isinstance(tokens, Mixture | Mapping):
+        return None
+    location = named(tokens)
+    is_file = isinstance(location, Path) and location.suffix == ".toml"
+    return Path(location) if is_file else None
+
+
 def _found(tokens: Any) -> Any:
     """The mixture of a .toml file, or the absolute folder of a set, or its address."""
     if isinstance(tokens, Mapping):
@@ -175,7 +184,7 @@ def _found(tokens: Any) -> Any:
         )
     if tokens is None or isinstance(tokens, Mixture):
         return tokens
-    location = named(tokens)
-    if isinstance(location, Path) and location.suffix == ".toml":
-        return Mixture.load(location)
+    file = mixture_file(tokens)
+    if file is not None:
+        return Mixture.load(file)
     return folder_of(tokens, Path.cwd())

@@ -16,6 +16,7 @@ from tokenmill.feed.mixture import Mixture, epoch_tokens
 from tokenmill.feed.weights import tokens_of
 
 INFINITE = float("inf")
+Numbers = Mapping[str, int]  # of each source
 
 
 class ForecastLine(NamedTuple):
@@ -67,17 +68,15 @@ def forecast(
             )
     total = tokens_of("tokens", tokens)
     taken = dict.fromkeys(sizes, 0.0)
-    limits = {name: cap * sizes[name] for name, cap in mixture.max_epochs.items()}
+    caps = mixture.max_epochs
+    limits = {name: caps[name] * size for name, size in sizes.items() if name in caps}
     lines: list[ForecastLine] = []
     ends = [*(stage.begin for stage in mixture.stages[1:]), total]
     for number, (stage, stage_end) in enumerate(zip(mixture.stages, ends, strict=True)):
         begin = stage.begin
         end = min(stage_end, total)
         while begin < end:
-            live = {}
-            for name in sizes:
-                if name in stage.weights and taken[name] < limits.get(name, INFINITE):
-                    live[name] = stage.weights[name]
+            live = _live(stage.weights, taken, limits)
             if not live:
                 problem = (
                     f"all sources of stage {number} are used up after {begin:,} tokens, "
@@ -107,8 +106,17 @@ def forecast(
     return Forecast(mixture, total, lines, [])
 
 
+def _live(weights: Numbers, taken: Mapping[str, float], limits: Numbers) -> dict[str, int]:
+    """The weights of the sources that have not retired."""
+    live = {}
+    for name, tokens in taken.items():
+        if name in weights and tokens < limits.get(name, INFINITE):
+            live[name] = weights[name]
+    return live
+
+
 def _tokens_until_retired(
-    live: Mapping[str, int], taken: Mapping[str, float], limits: Mapping[str, int]
+    live: Numbers, taken: Mapping[str, float], limits: Numbers
 ) -> dict[str, int]:
     """The tokens of all sources together after which each capped one retires."""
     weight_sum = sum(live.values())

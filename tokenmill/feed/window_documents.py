@@ -8,7 +8,7 @@
 Only offsets are read. A view's documents are there as often as the view counts them.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -57,11 +57,14 @@ class WindowTexts(NamedTuple):
 
 
 class _Located(NamedTuple):
-    """Documents of a shard: its number in the split, and their first tokens and lengths."""
+    """Documents: the number of each one's shard in the split, its first token, and its length."""
 
-    number: int
+    number: np.ndarray
     begin: np.ndarray
     length: np.ndarray
+
+
+NOTHING = _Located(*np.zeros((3, 0), np.int64))
 
 
 def open_window(
@@ -76,32 +79,16 @@ def open_window(
     `row_len` is that of the shortest rows that crop conversations; None if none are cropped.
     """
     slices = documents.windows.window(window)
-    entries = documents.entries
     # a small view has empty windows; they have a shard too
-    numbers = np.unique(slices.shard).tolist() or [*range(len(entries))][:1]
-    documents.token_set.fetch([entries[number] for number in numbers])
-    shards = {}
-    for number in numbers:
-        entry = entries[number]
-        shards[number] = held.get(entry) or documents.token_set.open(entry)
-        shards[number].expect_random_reads()
+    numbers = np.unique(slices.shard).tolist() or [*range(len(documents.entries))][:1]
+    shards = _open_shards(documents, numbers, held)
     opened = [*shards.values()]
     if not packing.packs_documents:
         content = Content(np.zeros(0, np.int64), slices, documents.tokens)
         shard = np.searchsorted(numbers, slices.shard)
         return WindowTexts(content, opened, shard, slices.begin, slices.end)
-    if slices.copies is None:
-        located = _located(slices, shards)
-    else:
-        located = _located_in_view(documents, slices, slices.copies, shards)
-    counts = [len(one_shard.begin) for one_shard in located]
-    shard_number = np.repeat(
-        np.array([one_shard.number for one_shard in located], np.int64), counts
-    )
-    shard = np.searchsorted(numbers, shard_number)
-    empty = np.zeros(0, np.int64)
-    begin = np.concatenate([empty, *(one_shard.begin for one_shard in located)])
-    length = np.concatenate([empty, *(one_shard.length for one_shard in located)])
+    number, begin, length = _locate(documents, slices, shards)
+    shard = np.searchsorted(numbers, number)
     content = Content(length, slices, documents.tokens)
     if packing.keep_whole:
         targets = first_targets(opened, shard, begin, length, row_len)
@@ -109,24 +96,46 @@ def open_window(
     return WindowTexts(content, opened, shard, begin, begin + length)
 
 
-def _located(slices: Window, shards: Mapping[int, Shard]) -> list[_Located]:
+def _open_shards(
+    documents: EpochDocuments, numbers: Sequence[int], held: Mapping[ShardEntry, Shard]
+) -> dict[int, Shard]:
+    entries = {number: documents.entries[number] for number in numbers}
+    documents.token_set.fetch([*entries.values()])
+    shards = {}
+    for number, entry in entries.items():
+        shards[number] = held.get(entry) or documents.token_set.open(entry)
+        shards[number].expect_random_reads()
+    return shards
+
+
+def _locate(
+    documents: EpochDocuments, slices: Window, shards: Mapping[int, Shard]
+) -> Sequence[np.ndarray]:
+    """The documents of a window's slices."""
+    if slices.copies is None:
+        located = _in_slices(slices, shards)
+    else:
+        located = _in_view(documents, slices, slices.copies, shards)
+    columns = zip(NOTHING, *located, strict=True)
+    return [np.concatenate(column) for column in columns]
+
+
+def _in_slices(slices: Window, shards: Mapping[int, Shard]) -> Iterator[_Located]:
     """The documents that begin in each slice."""
-    located = []
     columns = (slices.shard, slices.begin, slices.end)
     for number, begin, end in zip(*(column.tolist() for column in columns), strict=True):
         shard = shards[number]
         first, last = shard.documents_between(begin, end)
         begins = shard.offsets[first:last].astype(np.int64)
-        located.append(_Located(number, begins, shard.lengths_of(first, last)))
-    return located
+        yield _Located(np.full(len(begins), number), begins, shard.lengths_of(first, last))
 
 
-def _located_in_view(
+def _in_view(
     documents: EpochDocuments,
     slices: Window,
     copies: Sequence[np.ndarray],
     shards: Mapping[int, Shard],
-) -> list[_Located]:
+) -> Iterator[_Located]:
     """The documents of a view's slices: in slice i, those that count more than its copy."""
     view = documents.token_set.view
     assert view is not None, "slices with copies are a view's"
@@ -135,8 +144,7 @@ def _located_in_view(
     for number, first, last, copy in zip(*(column.tolist() for column in columns), strict=True):
         counts = view.repeats_of(documents.entries[number])[first:last]
         by_shard.setdefault(number, []).append(first + np.flatnonzero(counts > copy))
-    located = []
     for number in sorted(by_shard):
         in_shard = np.sort(np.concatenate(by_shard[number]))
-        located.append(_Located(number, *shards[number].spans_of(in_shard)))
-    return located
+        begins, lengths = shards[number].spans_of(in_shard)
+        yield _Located(np.full(len(begins), number), begins, lengths)

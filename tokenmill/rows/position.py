@@ -19,6 +19,7 @@ from tokenmill.rows.run import Cursor, Documents, Leg, Point, Run, Setting, Stag
 VERSION = 1
 MOST = 1 << 62  # of a count
 MOST_TOKENS = 1 << 26  # of a row
+MOST_TURNS = 1 << 16  # of a pattern: the sum of weights
 MOST_BYTES = 1 << 26  # of a list of legs
 BEFORE_ALL = Point(0, 0, 0, {}, {}, {}, None)
 NOT_A_POSITION = (
@@ -138,9 +139,11 @@ def _require_counts(point: Point, setting: Setting) -> None:
     for name, documents in setting.sets.items():
         counts += [*point.cursors[name], point.rows[name]]
         texts += documents
+    patterns = [point.weights]
     for stage in setting.stages:
         counts.append(stage.begin)
         positive += stage.weights.values()
+        patterns.append(stage.weights)
     if setting.epochs is not None:
         positive.append(setting.epochs)
     if point.until is not None:
@@ -149,6 +152,8 @@ def _require_counts(point: Point, setting: Setting) -> None:
     are_counts = all(type(number) is int and 0 <= number < MOST for number in counts)
     if not are_counts or setting.seq_len > MOST_TOKENS:
         raise ValueError("expected whole numbers of a run")
+    if any(sum(weights.values()) > MOST_TURNS for weights in patterns):
+        raise ValueError(f"expected weights whose sum is at most {MOST_TURNS:,}")
     if not all(isinstance(text, str) for text in texts):
         raise ValueError("expected digests of sets")
     if setting.stages[0].begin != 0:
