@@ -35,7 +35,9 @@ def left_out(token_set: TokenSet) -> list[str]:
 
     is_some = any(map(token_set.manifest.get, made.COUNTED))
     found = (
-        made.left_out((token_set.record(entry), entry.split) for entry in token_set.entries)
+        made.left_out_sentences(
+            (token_set.record(entry), entry.split) for entry in token_set.entries
+        )
         if is_some
         else []
     )

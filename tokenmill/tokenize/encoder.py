@@ -194,7 +194,7 @@ class Encoder:
         )
 
 
-def sample(shard: str, first: int, count: int) -> np.ndarray:
+def proof_sample(shard: str, first: int, count: int) -> np.ndarray:
     """Which of a shard's `count` documents from `first` on are proven: numbers among these."""
     rng = np.random.default_rng([zlib.crc32(shard.encode()), first])
     chosen = rng.integers(SAMPLE_ONE_IN, size=count) == 0
