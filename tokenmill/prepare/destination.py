@@ -38,6 +38,11 @@ class Destination:
     shown: str  # as the user named it, or the address without secrets
     address: str | None = None
 
+    @property
+    def named(self) -> Path | str:
+        """The folder as the user named it, or the address."""
+        return Path(self.shown) if self.address is None else self.shown
+
     @classmethod
     @contextlib.contextmanager
     def of(cls, root: str, name: str) -> Iterator["Destination"]:
