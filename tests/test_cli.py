@@ -125,6 +125,9 @@ def test_a_preset_that_there_is_not_is_answered_with_those_that_there_are(tmp_pa
 
 
 def test_flags_change_a_preset():
+    for flag in ("--val-fraction", "--val_fraction"):  # tyro takes both
+        config = command._parse(["fineweb-edu", flag, "0.01"], "prepare", PRESETS)
+        assert (config.val_file, config.val_fraction) == (None, 0.01)
     config = command._parse(["demo", "--workers", "3"], "prepare", PRESETS)
     assert (config.source, config.tokenizer, config.workers) == (("stdlib",), "train:8192", 3)
 

@@ -1,6 +1,7 @@
 """Every task ends with a result or a reason, whatever its worker does, and nothing hangs."""
 
 import os
+import re
 import subprocess
 import sys
 import time
@@ -11,6 +12,7 @@ import tasks
 from making import ROOT, wait_until
 
 from tokenmill.prepare import pool as pools
+from tokenmill.prepare import progress as progresses
 from tokenmill.prepare.config import available_cores
 from tokenmill.prepare.pool import Failure, Pool
 
@@ -136,6 +138,17 @@ def test_a_script_without_a_main_guard_is_not_run_again_and_its_workers_end_with
     assert not any(
         child.is_running() and child.status() != psutil.STATUS_ZOMBIE for child in children
     )
+
+
+def test_progress_tells_the_time_that_is_left_until_it_ends(monkeypatch, capsys):
+    monkeypatch.setattr(progresses, "LINE_SECONDS", 0.0)
+    with progresses.Progress() as progress:
+        progress.begin("preparing", 200)
+        progress.add(1, 10, 50, 100)
+        progress.end()
+    during, after = capsys.readouterr().err.splitlines()
+    assert re.fullmatch(r"preparing 50%  1 document  .*/s  .* tokens/s  0 s left", during)
+    assert re.fullmatch(r"made 1 document  .* tokens/s in 0\.0 s", after)
 
 
 def test_cores_are_those_of_the_container(tmp_path):

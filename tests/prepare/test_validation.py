@@ -2,11 +2,14 @@
 
 import json
 import re
+from dataclasses import replace
 
 import pytest
 from making import make_text, read_manifest, run_prepare, write_parquet
 
 from tokenmill import Documents
+from tokenmill.prepare.config import PrepareConfig
+from tokenmill.prepare.input_files import list_files
 from tokenmill.text.source_file import SourceFile
 from tokenmill.text.validation import asked_rule, divide, find_rule
 
@@ -139,6 +142,21 @@ def test_documents_never_change_their_split_and_equal_ones_are_in_one(tokenizer_
     again = tmp_path / run_prepare(*more, cwd=tmp_path).stdout.splitlines()[-1]
     for folder in (other, again):
         assert {split: set(texts_of(folder, split)) for split in ever} == ever
+
+
+def test_files_of_a_pattern_validate_beside_the_first_files(tmp_path, monkeypatch):
+    for name in ("a", "b", "c", "val-0", "val-1"):
+        (tmp_path / f"{name}.jsonl").write_text('{"text": "a"}\n')
+    config = PrepareConfig(source=str(tmp_path), num_shards=2, val_file="val-*")
+    files, asked = list_files(config, print)
+    assert [file.name for file in files] == ["a.jsonl", "b.jsonl", "val-0.jsonl", "val-1.jsonl"]
+    assert asked == {"file": "val-*"}
+    (tmp_path / "held").mkdir()
+    (tmp_path / "a.jsonl").rename(tmp_path / "held" / "a.jsonl")
+    monkeypatch.setenv("HOME", str(tmp_path / "held"))
+    files, asked = list_files(replace(config, num_shards=1, val_file="~/a.jsonl"), print)
+    assert [file.name for file in files] == ["b.jsonl", "a.jsonl"]
+    assert asked == {"file": "a.jsonl"}
 
 
 def test_a_file_from_elsewhere_validates_and_must_be_named_again(source, tokenizer_json, tmp_path):

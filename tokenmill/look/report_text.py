@@ -37,7 +37,7 @@ def left_out(token_set: TokenSet) -> list[str]:
     if not any(map(token_set.manifest.get, made.COUNTED)):
         return ["Nothing was left out or repaired."]
     records = ((token_set.record(entry), entry.split) for entry in token_set.entries)
-    lines = [f"left out, or repaired: {line}" for line in made.left_out(records)]
+    lines = [f"left out, or repaired: {line}" for line in made.left_out_sentences(records)]
     return lines or ["Nothing was left out or repaired."]
 
 

@@ -9,7 +9,8 @@ Comes in: a PrepareConfig. Goes out: a token set's folder, or which units failed
     destination       where a set is made: a folder or an address
     estimate          says what is ahead: files to fetch, text to tokenize, space on disks
     made              says whether a unit is made; make: makes it, in a worker
-    encode            tokenizes a batch of texts, or of conversations
+    unit_shard        a shard of a unit that is being written, with what its record counts
+    encode            tokenizes some texts, or conversations
     pool              runs tasks in worker processes, and says why one failed; cluster: Ray's
     progress          shows what is happening
 
@@ -26,15 +27,18 @@ if TYPE_CHECKING:
 
 
 def prepare(config: "PrepareConfig") -> "Prepared":
-    """Prepares a token set, or what is missing of it. Returns (folder, missing, sentences): the set's folder or
-    address, how many units other parts must still make, and what a dry run or a grown set has to say.
+    """Prepares a token set, or what is missing of it.
 
-    If it is interrupted, run it again: it continues where it stopped, and the result is byte-identical to that of an
-    undisturbed run. Progress goes to standard error.
+    Returns (folder, missing, sentences): the set's folder or address, how many units other parts
+    must still make, and what a dry run or a grown set has to say.
 
-    Raises ValueError, FileNotFoundError, ConnectionError or OSError for what a user can get wrong before work starts
-    and if no document is left to train on, PreparationError for what went wrong with single units, and
-    ModuleNotFoundError, with the command for pip, if the extra `prepare` is not installed.
+    If it is interrupted, run it again: it continues where it stopped, and the result is
+    byte-identical to that of an undisturbed run. Progress goes to standard error.
+
+    Raises ValueError, FileNotFoundError, ConnectionError or OSError for what a user can get wrong
+    before work starts and if no document is left to train on, PreparationError for what went wrong
+    with single units, and ModuleNotFoundError, with the command for pip, if the extra `prepare` is
+    not installed.
     """
     with naming_the_extra("prepare"):
         from tokenmill.prepare import run  # loads its packages only when it is needed

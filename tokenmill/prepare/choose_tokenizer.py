@@ -1,12 +1,13 @@
 """The tokenizer of a preparation: named, read from a file, or trained on the source.
 
-find_tokenizer(config, files, say)      gpt2, a tokenizer.json, a model on the hub; train:N, trained once and kept
+find_tokenizer(config, files, say)      gpt2, a tokenizer.json, a model on the hub; or train:N,
+                                        trained once and kept
 """
 
-import itertools
 import random
 import time
 from collections.abc import Callable, Iterator, Sequence
+from itertools import islice
 from math import ceil
 from pathlib import Path
 
@@ -16,7 +17,7 @@ from tokenmill.chat.find_rule import find_chat_rule, with_rule
 from tokenmill.chat.renderer import Renderer
 from tokenmill.prepare.config import PrepareConfig
 from tokenmill.prepare.fetching import fetch_files
-from tokenmill.text.documents import read_unit
+from tokenmill.text.documents import DocumentBatch, read_unit
 from tokenmill.text.formats import ReadOptions
 from tokenmill.text.plan import plan, shard_size
 from tokenmill.text.source_file import SourceFile
@@ -26,84 +27,98 @@ from tokenmill.tokenize.train import train_tokenizer
 
 TRAIN_TEXT_BYTES = 1 << 30  # that train:N reads, at most
 
+Say = Callable[[str], None]
+
 
 def find_tokenizer(
-    config: PrepareConfig, files: Sequence[SourceFile], say: Callable[[str], None]
+    config: PrepareConfig, files: Sequence[SourceFile], say: Say
 ) -> Tokenizer | None:
-    """The requested tokenizer; trains it if that is asked for and was not done before. None if a dry run would have to.
+    """The requested tokenizer; trains it if that is asked for and was not done before.
 
-    ValueError, FileNotFoundError or ConnectionError if there is none.
+    None if a dry run would have to. ValueError, FileNotFoundError or ConnectionError if there is
+    none.
     """
     if config.train_size is None:
         tokenizer = load_any(config.tokenizer_name, config.bos_token)
     else:
-        root = Path("data/tokens") if has_scheme(config.tokens_root) else Path(config.tokens_root)
-        path = (
-            root.absolute().parent / "tokenizers" / f"{config.dataset}-bpe{config.train_size}.json"
-        )
-        if config.dry_run and not path.exists():
+        path = _path_of_trained(config.tokens_root, config.dataset, config.train_size)
+        if path.exists():
+            say(
+                f"using the tokenizer trained before for a data set of this name: {path} (delete "
+                "it to train again)"
+            )
+            trained = Tokenizer.load(path)
+        elif config.dry_run:
             return None
-        tokenizer = _trained(path, config.train_size, config, files, say).with_ends(
-            config.bos_token
-        )
+        else:
+            _require_no_parts(path, config.part_of)
+            say(
+                f"training a tokenizer of {config.train_size:,} tokens on "
+                f"{' and '.join(config.source)}"
+            )
+            texts = training_texts(files, config.options, TRAIN_TEXT_BYTES, say)
+            trained = _train(texts, config.train_size, path, say)
+        tokenizer = trained.with_ends(config.bos_token)
     if config.chat is None:
         return tokenizer.with_ends(eot_token=config.eot_token)
-    say(f"tokenizer: {config.tokenizer_name}{', by default' * (config.tokenizer is None)}")
-    found = with_rule(tokenizer, find_chat_rule(config.chat, config.loss))
-    Renderer(found)  # ValueError if it lacks what the rule needs, or the template is not valid
-    return found
+    by_default = ", by default" if config.tokenizer is None else ""
+    say(f"tokenizer: {config.tokenizer_name}{by_default}")
+    tokenizer = with_rule(tokenizer, find_chat_rule(config.chat, config.loss))
+    Renderer(tokenizer)  # ValueError if it lacks what the rule needs, or the template is not valid
+    return tokenizer
 
 
-def _trained(
-    path: Path,
-    size: int,
-    config: PrepareConfig,
-    files: Sequence[SourceFile],
-    say: Callable[[str], None],
-) -> Tokenizer:
-    if path.exists():
-        say(
-            f"using the tokenizer trained before for a data set of this name: {path} (delete it to train again)"
-        )
-        return Tokenizer.load(path)
-    if config.part_of[1] > 1:
+def _path_of_trained(tokens_root: str, dataset: str, size: int) -> Path:
+    root = Path("data/tokens") if has_scheme(tokens_root) else Path(tokens_root)
+    return root.absolute().parent / "tokenizers" / f"{dataset}-bpe{size}.json"
+
+
+def _require_no_parts(path: Path, part_of: tuple[int, int]) -> None:
+    if part_of[1] > 1:
         raise ValueError(
-            f"{path}: no tokenizer yet, and parts must share one; train it by a run without --part first"
+            f"{path}: no tokenizer yet, and parts must share one; train it by a run without --part "
+            "first"
         )
-    say(f"training a tokenizer of {size:,} tokens on {' and '.join(config.source)}")
+
+
+def _train(texts: Iterator[str], size: int, path: Path, say: Say) -> Tokenizer:
     started = time.monotonic()
-    tokenizer = train_tokenizer(
-        training_texts(files, config.options, TRAIN_TEXT_BYTES, say), size, f"bpe{size}"
-    )
+    tokenizer = train_tokenizer(texts, size, f"bpe{size}")
     path.parent.mkdir(parents=True, exist_ok=True)
     tokenizer.save(path)
-    say(f"trained in {time.monotonic() - started:.0f} s: {path}")
+    seconds = time.monotonic() - started
+    say(f"trained in {seconds:.0f} s: {path}")
     return tokenizer
 
 
 def training_texts(
-    files: Sequence[SourceFile],
-    options: ReadOptions,
-    most: int,
-    say: Callable[[str], None] = lambda line: None,
+    files: Sequence[SourceFile], options: ReadOptions, most: int, say: Say
 ) -> Iterator[str]:
-    """Texts that train, about `most` bytes of them: all, or units from all over the source, and of a unit with more
-    than that, batches at even distances.
+    """Texts that train, about `most` bytes of them.
+
+    All, or those of units from all over the source, and of a unit with more than that, batches at
+    even distances.
     """
-    units = [
-        unit for unit in plan(files, options, shard_size(files)) if unit.files[0].val_share < 1.0
-    ]
+    units = plan(files, options, shard_size(files))
+    units = [unit for unit in units if unit.files[0].val_share < 1.0]
     random.Random(0).shuffle(units)
-    left = most
+    bytes_left = most
     for unit in units:
         fetch_files(unit, lambda name: say(f"fetching {name}, to train on"))
-        for documents in itertools.islice(
-            read_unit(unit, options), 0, None, max(1, ceil(unit.text_bytes / most))
-        ):
-            rows = documents.chosen(~documents.is_val).texts.to_pylist()
-            if options.conversations:
-                rows = [text for row in rows for text in texts_of_row(row, options.messages_column)]
-            left -= sum(map(len, rows))
-            yield from rows
-        if left <= 0:
+        step = max(1, ceil(unit.text_bytes / most))
+        for batch in islice(read_unit(unit, options), 0, None, step):
+            texts = _texts_of(batch.chosen(~batch.is_val), options)
+            bytes_left -= sum(map(len, texts))
+            yield from texts
+        if bytes_left <= 0:
             return
+
+
+def _texts_of(batch: DocumentBatch, options: ReadOptions) -> list[str]:
+    rows: list[str] = batch.texts.to_pylist()
+    if not options.conversations:
+        return rows
+    texts = []
+    for row in rows:
+        texts += texts_of_row(row, options.messages_column)
+    return texts

@@ -16,7 +16,8 @@ import tyro
 
 from tokenmill.messages import counted, in_bytes, sanitize
 from tokenmill.prepare.config import PRESETS, PreparationError, PrepareConfig
-from tokenmill.prepare.made import left_out
+from tokenmill.prepare.made import left_out_sentences
+from tokenmill.prepare.pool import Failure
 from tokenmill.prepare.run import prepare
 from tokenmill.remote.token_set import open_set
 from tokenmill.store.columns import TARGETS
@@ -24,18 +25,27 @@ from tokenmill.store.shards import SPLITS
 from tokenmill.store.token_sets import TokenSet
 
 FEW = 20_000  # tokens
+DESCRIPTION = (
+    "Turns files of text into token shards, once, on all cores. Run it again: it continues where "
+    "it stopped."
+)
+NAMES_AND_NUMBERS = re.compile(r"\S+\.\S+|\d[\d,]*")
+
+Presets = Mapping[str, PrepareConfig]
 
 
-def main(arguments: list[str], prog: str, presets: Mapping[str, PrepareConfig] = PRESETS) -> int:
-    """Prepares as the command line says; prints a summary, and last the token set's path. The exit status."""
-    signal.signal(
-        signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM)
-    )  # stops the workers on the way out
+def main(arguments: list[str], prog: str, presets: Presets = PRESETS) -> int:
+    """Prepares as the command line says. The exit status.
+
+    Prints a summary, and last the token set's path.
+    """
+    # stops the workers on the way out
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))
     try:
         config = _parse(arguments, prog, presets)
         folder, missing, sentences = prepare(config)
     except PreparationError as error:
-        _report(error)
+        _report(error.failures)
         return 1
     except KeyboardInterrupt:
         _say("interrupted; run the same command to continue from here")
@@ -47,43 +57,50 @@ def main(arguments: list[str], prog: str, presets: Mapping[str, PrepareConfig] =
         _say(f"this part is done; of other parts {counted(missing, 'unit')} not there yet")
     else:
         _summarize(open_set(folder))
-        for line in sentences:
-            print(sanitize(f"  {line}"))
-        print(
-            next_step(
-                folder, "data" if prog.endswith(".py") else "tokenmill", config.chat is not None
-            )
-        )
+        for sentence in sentences:
+            print(sanitize(f"  {sentence}"))
+        module = "data" if prog.endswith(".py") else "tokenmill"
+        print(next_step(folder, module, config.chat is not None))
     print(folder)
     return 0
 
 
-def _parse(arguments: list[str], prog: str, presets: Mapping[str, PrepareConfig]) -> PrepareConfig:
-    """The configuration of the preset before the flags, changed by the flags; of the first one if nothing is named."""
-    named = arguments[0] if arguments and not arguments[0].startswith("-") else None
-    flags = [argument.partition("=")[0] for argument in arguments]
-    if named is not None and named not in presets:
-        hint = "".join(
-            f"; did you mean {meant}?"
-            for meant in difflib.get_close_matches(named, presets, 1, 0.5)
-        )
-        _exit(
-            f"no preset {named!r}, there are {', '.join(presets)}{hint} (text is named by --source {named})"
-        )
+def _parse(arguments: list[str], prog: str, presets: Presets) -> PrepareConfig:
+    """The configuration of the preset before the flags, changed by the flags.
+
+    Of the first preset if neither one nor a source is named.
+    """
+    name = None
+    if arguments and not arguments[0].startswith("-"):
+        name, *arguments = arguments
+        _require_preset(name, presets)
+    flags = [argument.partition("=")[0].replace("_", "-") for argument in arguments]
     if flags.count("--source") > 1:
         _exit("--source is there twice; give all sources behind one --source")
-    how: dict[str, Any] = {}
-    if named or not {"--source", "--help", "-h"} & {*flags}:
-        is_other = "--val-fraction" in flags and "--val-file" not in flags
-        preset = presets[named or next(iter(presets))]
-        how["default"] = replace(preset, val_file=None) if is_other else preset
+    first = next(iter(presets))
+    defaults: dict[str, Any] = {}
+    if name or not {"--source", "--help", "-h"}.intersection(flags):
+        defaults["default"] = presets[name or first]
+        if "--val-fraction" in flags and "--val-file" not in flags:
+            defaults["default"] = replace(defaults["default"], val_file=None)
     elif "--source" not in flags:  # help
-        how["default"] = PrepareConfig(source=next(iter(presets.values())).source)
-    described = (
-        f"{PrepareConfig.__doc__}\n\nYou may name a preset before the flags:\n{_listed(presets)}"
+        defaults["default"] = PrepareConfig(source=presets[first].source)
+    return tyro.cli(
+        PrepareConfig,
+        args=arguments,
+        prog=f"{prog} {name or '[PRESET]'}",
+        description=f"{DESCRIPTION}\n\nYou may name a preset before the flags:\n{_listed(presets)}",
+        **defaults,
     )
-    prog, arguments = f"{prog} {named or '[PRESET]'}", arguments[named is not None :]
-    return tyro.cli(PrepareConfig, args=arguments, prog=prog, description=described, **how)
+
+
+def _require_preset(name: str, presets: Presets) -> None:
+    if name in presets:
+        return
+    near = difflib.get_close_matches(name, presets, 1, 0.5)
+    hint = f"; did you mean {near[0]}?" if near else ""
+    names = ", ".join(presets)
+    _exit(f"no preset {name!r}, there are {names}{hint} (text is named by --source {name})")
 
 
 def _exit(message: str) -> NoReturn:
@@ -91,100 +108,112 @@ def _exit(message: str) -> NoReturn:
     sys.exit(2)
 
 
-def _listed(presets: Mapping[str, PrepareConfig]) -> str:
+def _listed(presets: Presets) -> str:
     """Each preset on a line; the first one is what runs if nothing is named."""
     lines = []
     for name, preset in presets.items():
-        given = vars(preset) | {"source": shlex.join(preset.source)}
-        given = {
-            key: value for key, value in given.items() if value != getattr(PrepareConfig, key, None)
-        }
-        lines.append(
-            f"  {name}: "
-            + " ".join(f"--{key.replace('_', '-')} {value}" for key, value in given.items())
-        )
-    return "\n".join(
-        [
-            *lines,
-            f"\nA preset names its own source. Without a preset and --source, {next(iter(presets))} is prepared.",
-        ]
+        flags = ""
+        for key, value in vars(preset).items():
+            if key == "source":
+                flags += f" --source {shlex.join(value)}"
+            elif value != getattr(PrepareConfig, key):
+                flags += f" --{key.replace('_', '-')} {value}"
+        lines.append(f"  {name}:{flags}\n")
+    first = next(iter(presets))
+    lines.append(
+        f"\nA preset names its own source. Without a preset and --source, {first} is prepared."
     )
+    return "".join(lines)
 
 
-def _report(error: PreparationError) -> None:
-    kinds = set[str]()
-    for failure in error.failures:
-        if (
-            kind := re.sub(r"\S+\.\S+|\d[\d,]*", "", failure.reason)
-        ) not in kinds:  # without names and numbers
-            kinds.add(kind)
-            files, name = failure.task.files, failure.task.files[0].shown
+def _report(failures: list[Failure]) -> None:
+    """Prints why units failed: of failures that differ in names and numbers only, the first."""
+    kinds = set()
+    for failure in failures:
+        kind = NAMES_AND_NUMBERS.sub("", failure.reason)
+        if kind in kinds:
+            continue
+        kinds.add(kind)
+        files = failure.task.files
+        first = files[0].shown
+        reason = failure.reason if first in failure.reason else f"{first}: {failure.reason}"
+        _say(f"failed: {reason}")
+        if len(files) > 1:
             _say(
-                f"failed: {failure.reason}"
-                if name in failure.reason
-                else f"failed: {name}: {failure.reason}"
+                f"{len(files):,} files are made together, {first} to {files[-1].name}: none of "
+                "them is made"
             )
-            if len(files) > 1:
-                _say(
-                    f"{len(files):,} files are made together, {name} to {files[-1].name}: none of them is made"
-                )
-            if failure.traceback:
-                _say(failure.traceback)
-    if more := len(error.failures) - len(kinds):
-        _say(f"and {more:,} more that differ only in the file or line")
-    _say(f"error: {len(error.failures)} failed; fix the cause and run the same command again")
+        if failure.traceback:
+            _say(failure.traceback)
+    num_more = len(failures) - len(kinds)
+    if num_more:
+        _say(f"and {num_more:,} more that differ only in the file or line")
+    _say(f"error: {len(failures)} failed; fix the cause and run the same command again")
 
 
 def _summarize(token_set: TokenSet) -> None:
-    facts, tokenizer = token_set.manifest, token_set.tokenizer
-    said = f"tokenizer {tokenizer['name']} of {tokenizer['vocab_size']:,} tokens, BOS {tokenizer['bos_token']}"
-    print(f"{facts['dataset']}, {said}")
+    manifest = token_set.manifest
+    tokenizer = token_set.tokenizer
+    print(
+        f"{manifest['dataset']}, tokenizer {tokenizer['name']} of {tokenizer['vocab_size']:,} "
+        f"tokens, BOS {tokenizer['bos_token']}"
+    )
     for split in SPLITS:
-        entries = token_set.split(split)
-        documents, tokens = (
-            sum(entry.documents for entry in entries),
-            sum(entry.tokens for entry in entries),
-        )
-        sizes = f"{counted(len(entries), 'shard'):>12} {counted(documents, 'document'):>22} {tokens:18,} tokens"
-        print(f"  {split:5} {sizes} {in_bytes(tokens * token_set.numpy_dtype.itemsize):>12}")
-        if split == "val" and tokens < FEW:
-            hint = (
-                "a loss on them is mostly chance"
-                if tokens
-                else "a loader of val fails; see --val-fraction"
-            )
-            print(f"  warning: {tokens:,} tokens are too few to validate with: {hint}")
-    if facts["text_bytes"]:  # which conversations that are tokenized already do not have
-        print(f"  {facts['text_bytes'] / max(1, facts['tokens']):.2f} bytes of text a token")
+        _summarize_split(token_set, split)
+    num_tokens = max(1, manifest["tokens"])
+    if manifest["text_bytes"]:  # which conversations that are tokenized already do not have
+        bytes_per_token = manifest["text_bytes"] / num_tokens
+        print(f"  {bytes_per_token:.2f} bytes of text a token")
     if token_set.is_chat:
-        targets = sum(
-            int(token_set.open(entry).column(TARGETS.suffix).sum()) for entry in token_set.entries
-        )
-        print(f"  {targets:,} tokens are in the loss, {targets / max(1, facts['tokens']):.1%}")
-    for line in left_out((token_set.record(entry), entry.split) for entry in token_set.entries):
-        print(sanitize(f"  left out, or repaired: {line}"))
+        shards = [token_set.open(entry) for entry in token_set.entries]
+        targets = sum(int(shard.column(TARGETS.suffix).sum()) for shard in shards)
+        share = targets / num_tokens
+        print(f"  {targets:,} tokens are in the loss, {share:.1%}")
+    records = [(token_set.record(entry), entry.split) for entry in token_set.entries]
+    for sentence in left_out_sentences(records):
+        print(sanitize(f"  left out, or repaired: {sentence}"))
+
+
+def _summarize_split(token_set: TokenSet, split: str) -> None:
+    entries = token_set.split(split)
+    tokens = sum(entry.tokens for entry in entries)
+    shards = counted(len(entries), "shard")
+    documents = counted(sum(entry.documents for entry in entries), "document")
+    size = in_bytes(tokens * token_set.numpy_dtype.itemsize)
+    print(f"  {split:5} {shards:>12} {documents:>22} {tokens:18,} tokens {size:>12}")
+    if split == "val" and tokens < FEW:
+        hint = "a loader of val fails; see --val-fraction"
+        if tokens:
+            hint = "a loss on them is mostly chance"
+        print(f"  warning: {tokens:,} tokens are too few to validate with: {hint}")
 
 
 def next_step(folder: Path | str, module: str, is_chat: bool) -> str:
-    """The lines that train on a set, and the one that looks at it; `module` is what is imported from."""
+    """The lines that train on a set, and the one that looks at it. `module` is imported from."""
     settings = f"batch_size=8, seq_len=1024, tokens={str(folder)!r}"
-    lines = [f"from {module} import get_batch", f'inputs, targets = get_batch("train", {settings})']
-    if is_chat:  # long conversations are an error by default, and a loss is divided by the loader's `targets`
+    if is_chat:
+        # long conversations are an error by default; a loss is divided by the loader's `targets`
         lines = [
             f"from {module} import RowLoader",
             f'loader = RowLoader({settings}, long_documents="crop")',
+            "inputs, targets = next(loader)",
         ]
-        lines.append("inputs, targets = next(loader)")
-    lines += ["", "look at it:", "", f"{_as_typed_here()} report {shlex.quote(str(folder))}", ""]
-    return "\n".join(["train on it:", "", *lines])
+    else:
+        lines = [
+            f"from {module} import get_batch",
+            f'inputs, targets = get_batch("train", {settings})',
+        ]
+    look = f"{_as_typed_here()} report {shlex.quote(str(folder))}"
+    return "\n".join(["train on it:", "", *lines, "", "look at it:", "", look, ""])
 
 
 def _as_typed_here() -> str:
     """`tokenmill`, or the path of it that was typed, or this Python and its module."""
     is_tool = Path(sys.argv[0]).name == "tokenmill"
     file = sys.argv[0] if is_tool else sys.executable
-    shown = Path(file).name if shutil.which(Path(file).name) == file else os.path.relpath(file)
-    return shlex.quote(shown) + " -m tokenmill" * (not is_tool)
+    name = Path(file).name
+    shown = shlex.quote(name if shutil.which(name) == file else os.path.relpath(file))
+    return shown if is_tool else f"{shown} -m tokenmill"
 
 
 def _say(text: str) -> None:

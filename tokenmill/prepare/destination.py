@@ -1,8 +1,9 @@
 """Where a token set is made: a folder, or an address that fsspec writes to.
 
-A set at an address has a folder here too, with its records and small files. A worker makes a unit's shards in a
-temporary folder and sends them, columns first, the unit's record last. So a record at the address means a whole unit,
-whoever made it. Two runs may make the same unit at once: they write the same bytes.
+A set at an address has a folder here too, with its records and small files. A worker makes a unit's
+shards in a temporary folder and sends them, columns first, the unit's record last. So a record at
+the address means a whole unit, whoever made it. Two runs may make the same unit at once: they write
+the same bytes.
 """
 
 import contextlib
@@ -26,6 +27,7 @@ from tokenmill.tokenize.tokenizer import Tokenizer
 
 SUBFOLDERS = ("shards", "manifests")
 THREADS = 16
+PREFIX = "tokenmill-"  # of temporary folders
 
 
 @dataclass(frozen=True)
@@ -36,30 +38,43 @@ class Destination:
     shown: str  # as the user named it, or the address without secrets
     address: str | None = None
 
+    @property
+    def named(self) -> Path | str:
+        """The folder as the user named it, or the address."""
+        return Path(self.shown) if self.address is None else self.shown
+
     @classmethod
     @contextlib.contextmanager
     def of(cls, root: str, name: str) -> Iterator["Destination"]:
-        """The set of this name below a folder or an address. ValueError for an address that cannot be written to."""
+        """The set of this name below a folder or an address.
+
+        ValueError for an address that cannot be written to.
+        """
         if not has_scheme(root):
             yield cls(Path(root).absolute() / name, str(Path(root) / name))
             return
         if root.startswith("hf://"):
             raise ValueError(
-                f"{redact(root)}: the hub takes few commits an hour, too few for one a unit; prepare into a "
-                "folder, or a bucket, and then `tokenmill push`"
+                f"{redact(root)}: the hub takes few commits an hour, too few for one a unit; "
+                "prepare into a folder, or a bucket, and then `tokenmill push`"
             )
         if root.startswith("memory:"):
             raise ValueError(
-                f"{root}: workers cannot write into this process's memory; name a folder or a bucket"
+                f"{root}: workers cannot write into this process's memory; name a folder or a "
+                "bucket"
             )
         require_writable(root)
-        with tempfile.TemporaryDirectory(prefix="tokenmill-") as folder:
+        with tempfile.TemporaryDirectory(prefix=PREFIX) as folder:
             address = joined(root, name)
             yield cls(Path(folder) / name, redact(address), address)
 
     def begin(self, tokenizer: Tokenizer) -> None:
-        """Makes the folder, without what killed runs left in it. Sends small files first: a missing bucket is found."""
-        for folder in (self.folder, *(self.folder / name for name in SUBFOLDERS)):
+        """Makes the folder, without what killed runs left in it.
+
+        Sends small files first: a missing bucket is found.
+        """
+        folders = [self.folder, *(self.folder / name for name in SUBFOLDERS)]
+        for folder in folders:
             folder.mkdir(parents=True, exist_ok=True)
             remove_temporary_files(folder)
         tokenizer.save(self.folder / "tokenizer.json")
@@ -69,7 +84,7 @@ class Destination:
                 write(self.address, name, self.folder / name)
 
     def record(self, name: str, is_whole: bool = True) -> dict[str, Any] | None:
-        """The record of a shard, if all its files are there or that does not matter; None if there is none."""
+        """The record of a shard; None if there is none, or, if that matters, files are missing."""
         if self.address is None and is_whole:
             return finished_record(self.folder, name)
         path = shard_path(self.folder, name, "json")
@@ -80,50 +95,50 @@ class Destination:
         path = self.folder / "manifest.json"
         return read_json(path, "tokens") if path.exists() else None
 
-    def fetch(self) -> None:
+    def fetch_records(self) -> None:
         """Fetches the manifests that an address has, and the records that are missing here."""
         if self.address is None:
             return
-        names = [name for name in sizes(self.address) if _kind_of(name)]
-        new = [
-            name
-            for name in names
-            if _kind_of(name) == "tokens" or not (self.folder / name).exists()
-        ]
+        names = []
+        for name in sorted(sizes(self.address)):
+            kind = _kind_of(name)
+            is_new = kind == "tokens" or not (self.folder / name).exists()
+            if kind is not None and is_new:
+                names.append(name)
         with ThreadPoolExecutor(THREADS) as threads:
-            list(threads.map(self._fetch, sorted(new)))
+            list(threads.map(self._fetch, names))
 
     def _fetch(self, name: str) -> None:
-        path, data = self.folder / name, read(self.address or "", name)
+        data = read(self.address or "", name)
         parse_json(data, f"{self.shown}/{name}", _kind_of(name) or "tokens")
+        path = self.folder / name
         path.parent.mkdir(parents=True, exist_ok=True)
         write_file(path, data, durable=False)
 
-    def file_of_others(self, names: set[str]) -> str:
-        """A source file of shards that are here and have none of these names; "" if there is none."""
-        others = [
-            path
-            for path in self.folder.glob("shards/*.json")
-            if path.name.removesuffix(".json") not in names
-        ]
-        return next(
-            (one["file"] for path in others for one in sources_of(read_json(path, "shard"))), ""
-        )
+    def foreign_file(self, names: set[str]) -> str | None:
+        """A source file of a shard that is here and has none of these names, if there is one."""
+        for path in self.folder.glob("shards/*.json"):
+            if path.name.removesuffix(".json") in names:
+                continue
+            for source in sources_of(read_json(path, "shard")):
+                return source["file"]
+        return None
 
     @contextlib.contextmanager
-    def making(self) -> Iterator[Path]:
+    def unit_folder(self) -> Iterator[Path]:
         """A folder for a unit's shards: the set's own, or a temporary one."""
         if self.address is None:
             yield self.folder
-        else:
-            with tempfile.TemporaryDirectory(prefix="tokenmill-") as folder:
-                yield Path(folder)
+            return
+        with tempfile.TemporaryDirectory(prefix=PREFIX) as folder:
+            yield Path(folder)
 
     def send(self, folder: Path, records: list[dict[str, Any]]) -> None:
         """Sends shards from a temporary folder to the address, in this order."""
-        if self.address is not None:
-            for record in records:
-                push_shard(folder, record, self.address)
+        if self.address is None:
+            return
+        for record in records:
+            push_shard(folder, record, self.address)
 
     def finish(self) -> None:
         """Sends what makes the shards at an address a token set, the manifest last."""
@@ -134,8 +149,12 @@ class Destination:
 
 
 def _kind_of(name: str) -> str | None:
-    """The kind of JSON of an object below the address: "shard", "tokens" (a manifest), or None for a strange name."""
+    """The kind of JSON of an object below the address: "shard", or "tokens" (a manifest).
+
+    None for a strange name.
+    """
     if name == "manifest.json" or re.fullmatch(r"manifests/[0-9a-f]{16}\.json", name):
         return "tokens"
     folder, _, file = name.partition("/")
-    return "shard" if folder == "shards" and file.endswith(".json") and is_plain(file) else None
+    is_record = folder == "shards" and file.endswith(".json") and is_plain(file)
+    return "shard" if is_record else None

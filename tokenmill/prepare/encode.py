@@ -1,13 +1,14 @@
 """Documents of a unit -> tokens, and the columns beside them: of texts, or of conversations.
 
-encoder, said = encoder_of(path, "auto")          of the set's tokenizer.json, once a process
-encode = documents_encoder(encoder, options)
-encoded = encode(name, 0, documents)      a batch of documents, the first of which is document 0 of shard `name`
+encoder, sentence = encoder_of(path, "auto")      of the set's tokenizer.json, once a process
+encode = batch_encoder(encoder, options)
+encoded = encode("a.000", 0, batches)             the first of them is document 0 of shard a.000
 """
 
 import functools
 import os
 from collections.abc import Callable, Sequence
+from itertools import pairwise
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -20,33 +21,42 @@ from tokenmill.store.columns import MASK, TARGETS
 from tokenmill.text.documents import DocumentBatch
 from tokenmill.text.formats import ReadOptions
 from tokenmill.text.text_arrays import text_lengths
-from tokenmill.tokenize.encoder import Encoder, choose_encoder, sample
+from tokenmill.tokenize.encoder import Encoder, choose_encoder, proof_sample
 from tokenmill.tokenize.tokenizer import Tokenizer
 
 
-class Encoded(NamedTuple):
-    """A batch of documents as tokens."""
+class Refused(NamedTuple):
+    """A conversation that cannot be masked."""
 
-    documents: list[DocumentBatch]  # those that were tokenized
+    reason: str
+    batch: DocumentBatch
+    number: int  # of the document in the batch
+
+
+class Encoded(NamedTuple):
+    """Some documents as tokens."""
+
+    batches: list[DocumentBatch]  # the documents that were tokenized
     tokens: np.ndarray  # (num_tokens,)
     lengths: np.ndarray  # (documents,)
     text_bytes: int
     columns: dict[str, np.ndarray]
     broken: int = 0  # rows that are no conversation
-    refused: Sequence[
-        tuple[str, DocumentBatch, int]
-    ] = ()  # why conversations cannot be masked, and which they are
+    refused: Sequence[Refused] = ()
 
 
-Encode = Callable[[str, int, list[DocumentBatch]], Encoded]
+# of a shard's name, the number of the first document in it, and the documents
+EncodeBatches = Callable[[str, int, list[DocumentBatch]], Encoded]
 
 
 @functools.cache
 def encoder_of(path: Path, engine: str) -> tuple[Encoder, str]:
-    """What documents are encoded with, and what to say of it. ForAllError if the named engine cannot be used."""
-    os.environ["TOKENIZERS_PARALLELISM"] = (
-        "false"  # every core has its process, and threads do not survive a fork
-    )
+    """What documents are encoded with, and what to say of it.
+
+    ForAllError if the named engine cannot be used.
+    """
+    # every core has its process, and threads do not survive a fork
+    os.environ["TOKENIZERS_PARALLELISM"] = "false"
     try:
         encoder, why = choose_encoder(engine, Tokenizer.load(path))
     except ValueError as error:
@@ -55,42 +65,50 @@ def encoder_of(path: Path, engine: str) -> tuple[Encoder, str]:
     return encoder, f"tokenizing with {encoder.engine}{slower}"
 
 
-def documents_encoder(encoder: Encoder, options: ReadOptions) -> Encode:
+def batch_encoder(encoder: Encoder, options: ReadOptions) -> EncodeBatches:
     """What tokenizes a unit's documents."""
     if encoder.tokenizer.chat is None:
-        return functools.partial(_texts, encoder)
-    return functools.partial(_conversations, ChatEncoder(encoder, options.messages_column), options)
+        return functools.partial(_encode_texts, encoder)
+    chat = ChatEncoder(encoder, options.messages_column)
+    return functools.partial(_encode_conversations, chat, options.skip_broken)
 
 
-def _texts(encoder: Encoder, name: str, first: int, batch: list[DocumentBatch]) -> Encoded:
-    texts = pa.concat_arrays([documents.texts for documents in batch])
-    tokens, lengths, _ = encoder.encode(texts)
-    encoder.prove(texts, tokens, lengths, sample(name, first, len(lengths)))
-    return Encoded(batch, tokens, lengths, int(text_lengths(texts).sum()), {})
-
-
-def _conversations(
-    chat: ChatEncoder, options: ReadOptions, name: str, first: int, batch: list[DocumentBatch]
+def _encode_texts(
+    encoder: Encoder, shard: str, first: int, batches: list[DocumentBatch]
 ) -> Encoded:
-    rows = pa.concat_arrays([documents.texts for documents in batch])
-    ends = np.cumsum([0, *(len(documents.texts) for documents in batch)])
-    found, places = (
-        chat.encode(rows),
-        [(one, number) for one in batch for number in range(len(one.texts))],
-    )
-    if found.broken and not options.skip_broken:
-        number, reason = found.broken[0]
-        documents, own = places[number]
+    texts = pa.concat_arrays([batch.texts for batch in batches])
+    tokens, lengths, _ = encoder.encode(texts)
+    encoder.prove(texts, tokens, lengths, proof_sample(shard, first, len(lengths)))
+    return Encoded(batches, tokens, lengths, int(text_lengths(texts).sum()), {})
+
+
+def _encode_conversations(
+    chat: ChatEncoder, skip_broken: bool, shard: str, first: int, batches: list[DocumentBatch]
+) -> Encoded:
+    rows = pa.concat_arrays([batch.texts for batch in batches])
+    encoded = chat.encode(rows)
+    begins = np.cumsum([0, *(len(batch.texts) for batch in batches)])
+
+    def located(row: int) -> tuple[DocumentBatch, int]:
+        place = int(np.searchsorted(begins, row, "right")) - 1
+        return batches[place], row - int(begins[place])
+
+    if encoded.broken and not skip_broken:
+        row, reason = encoded.broken[0]
+        batch, number = located(row)
         raise ValueError(
-            f"{documents.place(own)}: {reason}; fix it, or leave such rows out by --skip-broken"
+            f"{batch.place(number)}: {reason}; fix it, or leave such rows out by --skip-broken"
         )
-    kept = [
-        one.chosen(found.kept[a:b]) for one, a, b in zip(batch, ends[:-1], ends[1:], strict=True)
-    ]
-    columns: dict[str, Any] = {MASK.suffix: found.mask, TARGETS.suffix: found.targets}
-    more = (
-        columns,
-        len(found.broken),
-        [(reason, *places[number]) for number, reason in found.refused],
+    kept = []
+    for batch, (begin, end) in zip(batches, pairwise(begins), strict=True):
+        kept.append(batch.chosen(encoded.kept[begin:end]))
+    columns: dict[str, Any] = {MASK.suffix: encoded.mask, TARGETS.suffix: encoded.targets}
+    return Encoded(
+        batches=kept,
+        tokens=encoded.tokens,
+        lengths=encoded.lengths,
+        text_bytes=int(encoded.text_bytes.sum()),
+        columns=columns,
+        broken=len(encoded.broken),
+        refused=[Refused(reason, *located(row)) for row, reason in encoded.refused],
     )
-    return Encoded(kept, found.tokens, found.lengths, int(found.text_bytes.sum()), *more)

@@ -1,7 +1,7 @@
 """The files that a preparation reads: those of the source, perhaps only the first, and those that
 validate, one of which may be from elsewhere.
 
-files, asked = list_files(config, say)      `asked`: what the flags say of validation, by these names
+files, asked = list_files(config, say)      `asked`: what the flags say of validation
 """
 
 from collections.abc import Callable

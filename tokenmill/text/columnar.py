@@ -133,7 +133,8 @@ class Columns:
         of = "" if row_group is None else f" of row group {row_group}"
 
         def place(number: int) -> str:
-            return f"row {first + number:,}{of}"
+            row = first + number
+            return f"row {row:,}{of}"
 
         kept = {name: _column_at(batch, path) for name, path in self._kept.items()}
         if self._conversations:

@@ -129,7 +129,7 @@ def _at_url(source: str) -> Located:
         if is_folder:
             listed = fs.find(root, detail=True)
         elif is_pattern:
-            listed = fs.glob(root, detail=True)
+            listed = _with_sizes(fs, fs.glob(root, detail=True))
         else:
             listed = {root: fs.info(root)}
     except ImportError as error:
@@ -149,6 +149,14 @@ def _at_url(source: str) -> Located:
         url = fs.unstrip_protocol(path)
         files[name] = SourceFile(name, url, size, identity=_tag_of(facts))
     return Located(files, is_folder)
+
+
+def _with_sizes(fs: Any, listed: dict[str, Any]) -> dict[str, Any]:
+    """A listing with the facts of each file, which a page of links does not have."""
+    facts = {}
+    for path, listed_facts in listed.items():
+        facts[path] = fs.info(path) if listed_facts.get("size") is None else listed_facts
+    return facts
 
 
 def _without_query(root: str) -> str:

@@ -165,8 +165,8 @@ def _sentences(divided: list[SourceFile], rule: Rule, share: float, tests: list[
         )
     if tests:
         sentences.append(
-            f"left out, for tests as the names say: {abridged(tests)}; to use them, name them alone "
-            "as --source, or as --val-file"
+            f"left out, for tests as the names say: {abridged(tests)}; to use them, name them "
+            "alone as --source, or as --val-file"
         )
     return sentences
 

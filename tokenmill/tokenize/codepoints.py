@@ -62,6 +62,11 @@ def text_buffers(documents: pa.LargeStringArray) -> tuple[np.ndarray, np.ndarray
     return offsets - offsets[0], data[offsets[0] : offsets[-1]]
 
 
+def joined(parts: list[np.ndarray]) -> Ids:
+    """The ids of documents, one after the other."""
+    return np.concatenate([np.empty(0, np.uint32), *parts]), np.cumsum([0, *map(len, parts)])
+
+
 def _decode(data: np.ndarray, places: np.ndarray) -> np.ndarray:
     """The code points of the characters that begin at these places of valid UTF-8."""
     first = data[places].astype(np.int64)

@@ -18,6 +18,7 @@ import pyarrow as pa
 
 from tokenmill.store.schema import dtype_name
 from tokenmill.store.shards import DTYPES
+from tokenmill.tokenize.codepoints import joined
 from tokenmill.tokenize.engine import ENGINES, REFERENCE, Encode, load_engine
 from tokenmill.tokenize.huggingface import HuggingFace
 from tokenmill.tokenize.proof_texts import hard_texts, random_texts
@@ -46,11 +47,7 @@ class Frame(NamedTuple):
 def reference(tokenizer: Tokenizer) -> Encode:
     """tiktoken or `tokenizers`, one document at a time."""
 
-    def encode(documents: pa.LargeStringArray) -> tuple[np.ndarray, np.ndarray]:
-        parts = tokenizer.encode_many(documents.to_pylist())
-        return np.concatenate([np.empty(0, np.uint32), *parts]), np.cumsum([0, *map(len, parts)])
-
-    return encode
+    return lambda documents: joined(tokenizer.encode_many(documents.to_pylist()))
 
 
 class Encoder:
@@ -194,7 +191,7 @@ class Encoder:
         )
 
 
-def sample(shard: str, first: int, count: int) -> np.ndarray:
+def proof_sample(shard: str, first: int, count: int) -> np.ndarray:
     """Which of a shard's `count` documents from `first` on are proven: numbers among these."""
     rng = np.random.default_rng([zlib.crc32(shard.encode()), first])
     chosen = rng.integers(SAMPLE_ONE_IN, size=count) == 0
