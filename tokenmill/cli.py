@@ -16,61 +16,50 @@ import os
 import signal
 import sys
 from collections.abc import Callable
+from functools import partial
 from typing import Any, NamedTuple
 
 from tokenmill import __version__
 from tokenmill.extras import naming_the_extra
 from tokenmill.messages import sanitize
 
+COPY_COMMANDS = "exchange.copy_commands"
+
 
 class Verb(NamedTuple):
-    """One command: its module and its help text."""
+    """One command."""
 
+    help: str
     module: str
     extra: str  # the extra with the packages that it needs
-    help: str
 
 
 VERBS = {
-    "prepare": Verb(
-        "tokenmill.prepare.command", "prepare", "turn text into a token set, once, on all cores"
-    ),
-    "list": Verb("tokenmill.look.list_sets", "report", "list the token sets on this disk"),
-    "show": Verb(
-        "tokenmill.look.show", "report", "print rows, batches, steps or documents, decoded"
-    ),
-    "report": Verb(
-        "tokenmill.look.report", "report", "say what packings do to a token set, or to text"
-    ),
-    "verify": Verb("tokenmill.look.verify", "report", "check every byte of a token set"),
-    "mix": Verb("tokenmill.look.mix", "report", "forecast what a mixture takes from each source"),
-    "view": Verb(
-        "tokenmill.views.command", "view", "choose and repeat documents by their metadata"
-    ),
-    "push": Verb(
-        "tokenmill.exchange.copy_commands", "remote", "upload a token set to a bucket or the hub"
-    ),
-    "pull": Verb(
-        "tokenmill.exchange.copy_commands",
-        "remote",
-        "download a token set from a bucket or the hub",
-    ),
+    "prepare": Verb("turn text into a token set, once, on all cores", "prepare.command", "prepare"),
+    "list": Verb("list the token sets on this disk", "look.list_sets", "report"),
+    "show": Verb("print rows, batches, steps or documents, decoded", "look.show", "report"),
+    "report": Verb("say what packings do to a token set, or to text", "look.report", "report"),
+    "verify": Verb("check every byte of a token set", "look.verify", "report"),
+    "mix": Verb("forecast what a mixture takes from each source", "look.mix", "report"),
+    "view": Verb("choose and repeat documents by their metadata", "views.command", "view"),
+    "push": Verb("upload a token set to a bucket or the hub", COPY_COMMANDS, "remote"),
+    "pull": Verb("download a token set from a bucket or the hub", COPY_COMMANDS, "remote"),
     "convert": Verb(
-        "tokenmill.exchange.convert",
-        "prepare",
-        "write or read files of nanoGPT, llm.c, Megatron ...",
+        "write or read files of nanoGPT, llm.c, Megatron ...", "exchange.convert", "prepare"
     ),
 }
 
 
 def main(arguments: list[str] | None = None) -> int:
     """Runs the command line. Returns the exit status."""
-    return _exit_status(lambda: _choose(sys.argv[1:] if arguments is None else arguments))
+    if arguments is None:
+        arguments = sys.argv[1:]
+    return _exit_status(partial(_choose, arguments))
 
 
 def run(verb: str, arguments: list[str], prog: str, **more: Any) -> int:
     """Runs one command under the name `prog`. Returns the exit status."""
-    return _exit_status(lambda: _run(verb, arguments, prog, **more))
+    return _exit_status(partial(_run, verb, arguments, prog, **more))
 
 
 def help_page() -> str:
@@ -79,7 +68,8 @@ def help_page() -> str:
         "usage: tokenmill COMMAND [OPTIONS]\n\n"
         "Turn text into token files once, and token files into training rows.\n"
     )
-    lines = [f"  {name:{max(map(len, VERBS))}}  {verb.help}" for name, verb in VERBS.items()]
+    width = max(map(len, VERBS))
+    lines = [f"  {name:{width}}  {verb.help}" for name, verb in VERBS.items()]
     last = (
         "\nFor help on a command, run tokenmill COMMAND --help. For the version, run "
         "tokenmill --version."
@@ -97,18 +87,18 @@ def _choose(arguments: list[str]) -> int:
     if first in ("", "-h", "--help", "help"):
         print(help_page())
         return 0 if first else 2
-    hint = "".join(f"; did you mean {near}?" for near in difflib.get_close_matches(first, VERBS, 1))
-    print(
-        f"error: no command {first!r}; the commands are {', '.join(VERBS)}{hint}", file=sys.stderr
-    )
+    known = ", ".join(VERBS)
+    error = f"error: no command {first!r}; the commands are {known}"
+    for near in difflib.get_close_matches(first, VERBS, 1):
+        error += f"; did you mean {near}?"
+    print(error, file=sys.stderr)
     return 2
 
 
 def _run(verb: str, arguments: list[str], prog: str, **more: Any) -> int:
     with naming_the_extra(VERBS[verb].extra):
-        status: int | None = importlib.import_module(VERBS[verb].module).main(
-            arguments, prog, **more
-        )
+        module = importlib.import_module(f"tokenmill.{VERBS[verb].module}")
+        status: int | None = module.main(arguments, prog, **more)
     return status or 0
 
 
@@ -120,9 +110,8 @@ def _exit_status(command: Callable[[], int]) -> int:
         finally:
             sys.stdout.flush()
     except BrokenPipeError:  # for example `tokenmill verify ... | head`
-        os.dup2(
-            os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno()
-        )  # Python flushes again when it exits
+        nowhere = os.open(os.devnull, os.O_WRONLY)
+        os.dup2(nowhere, sys.stdout.fileno())  # Python flushes again when it exits
         return 128 + signal.SIGPIPE
     except (ValueError, OSError, ImportError) as error:
         print(sanitize(f"error: {error}"), file=sys.stderr)

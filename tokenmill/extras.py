@@ -19,8 +19,7 @@ class MissingExtra(ModuleNotFoundError):
 
 @contextlib.contextmanager
 def naming_the_extra(extra: str) -> Iterator[None]:
-    """Raises MissingExtra, which names the extra to install, instead of ModuleNotFoundError for a
-    package.
+    """Raises MissingExtra, which names the extra to install, where a package is not installed.
 
     A missing module of tokenmill, or inside a package that is installed, is another error, which
     stays as it is.

@@ -1,5 +1,4 @@
-"""RowLoader for JAX: global arrays of the same rows, with the same positions, as
-tokenmill.RowLoader.
+"""RowLoader for JAX: global arrays of the rows and positions of tokenmill.RowLoader.
 
 from tokenmill.jax import RowLoader
 
@@ -38,8 +37,9 @@ __all__ = ["RowLoader", "document_ids", "position_ids", "rank_in_sharding"]
 
 
 class RowLoader(BaseLoader[tuple[jax.Array, jax.Array]]):
-    """Global batches of one split: an iterator of (inputs, targets), each a jax.Array (B *
-    world_size, T) int32.
+    """Global batches of one split: an iterator of (inputs, targets).
+
+    Each is a jax.Array (B * world_size, T) int32.
 
     The parameters, methods and errors are those of tokenmill.RowLoader, and so are the rows and the
     positions: a position that was saved with torch continues here, and the other way around. There
@@ -105,20 +105,18 @@ class RowLoader(BaseLoader[tuple[jax.Array, jax.Array]]):
 
 
 def document_ids(inputs: jax.Array, bos_id: int) -> jax.Array:
-    """Numbers the documents of each row from 0: (B, T) -> (B, T) int32, as segment ids for
-    attention.
-    """
+    """Numbers the documents of each row from 0, as segment ids for attention: (B, T) int32."""
     begins = (inputs == bos_id).astype(jnp.int32)
     return jnp.cumsum(begins, axis=1) - begins[:, :1]
 
 
 def position_ids(document_ids: jax.Array) -> jax.Array:
-    """Positions that restart at each document: (B, T) int32 -> (B, T) int32. It can be compiled
-    with jax.jit.
+    """Positions that restart at each document: (B, T) int32 -> (B, T) int32.
+
+    It can be compiled with jax.jit.
     """
-    places = jnp.broadcast_to(
-        jnp.arange(document_ids.shape[1], dtype=jnp.int32), document_ids.shape
-    )
+    columns = jnp.arange(document_ids.shape[1], dtype=jnp.int32)
+    places = jnp.broadcast_to(columns, document_ids.shape)
     same = document_ids[:, 1:] == document_ids[:, :-1]  # as the token before
     begins = jnp.pad(~same, ((0, 0), (1, 0)), constant_values=True)
     return places - jax.lax.cummax(jnp.where(begins, places, 0), axis=1)

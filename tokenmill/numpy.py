@@ -1,5 +1,4 @@
-"""RowLoader for NumPy, and for MLX, tinygrad, Keras, Grain: the rows and positions of
-tokenmill.RowLoader, no torch.
+"""RowLoader without torch, for NumPy, MLX, tinygrad, Keras and Grain: the same rows and positions.
 
 from tokenmill.numpy import RowLoader
 
@@ -24,8 +23,7 @@ __all__ = ["RowLoader", "document_ids", "position_ids"]
 
 
 class RowLoader(BaseLoader[tuple[np.ndarray, np.ndarray]]):
-    """Batches of one split for one rank: an iterator of (inputs, targets), each a NumPy array (B,
-    T).
+    """Batches of one split for one rank: an iterator of (inputs, targets), NumPy arrays (B, T).
 
     Arrays are contiguous, writable, and yours. The parameters, methods and errors are those of
     tokenmill.RowLoader, and so are the rows and the positions. There is no `device` and no `mesh`;

@@ -26,7 +26,8 @@ else:
         """A property whose value is computed at the first access and then stored in the instance."""
 
         def __init__(self, make: Any):
-            self._make, self.__doc__ = make, make.__doc__
+            self._make = make
+            self.__doc__ = make.__doc__
 
         def __set_name__(self, owner: type, name: str) -> None:
             self._name = name
@@ -34,9 +35,8 @@ else:
         def __get__(self, instance: Any, owner: type) -> Any:
             if instance is None:
                 return self
-            value = vars(instance)[self._name] = self._make(
-                instance
-            )  # later accesses find it there
+            value = self._make(instance)
+            vars(instance)[self._name] = value  # later accesses find it there
             return value
 
 
@@ -60,5 +60,6 @@ def cancelled_by(stopped: Callable[[], bool]) -> Iterator[None]:
 
 def raise_if_cancelled() -> None:
     """Raises Cancelled if the work in this thread was cancelled."""
-    if (stopped := getattr(_here, "stopped", None)) is not None and stopped():
+    stopped = getattr(_here, "stopped", None)
+    if stopped is not None and stopped():
         raise Cancelled("stopped")
