@@ -1,7 +1,8 @@
-"""What the tests share: text, tokenizers and token sets that they make themselves, and ../shared where it is.
+"""What the tests share: text, tokenizers and token sets that they make themselves, and ../shared
+where it is.
 
-Each fixture imports what it needs, so that the tests of a wing need no more than the wing: those of rows/ run with
-numpy, pytest and hypothesis.
+Each fixture imports what it needs, so that the tests of a wing need no more than the wing: those of
+rows/ run with numpy, pytest and hypothesis.
 """
 
 import gc
@@ -28,8 +29,9 @@ if (
 SHARED = Path(__file__).resolve().parents[2] / "shared"
 
 
-# Files in the order in which they begin; all others follow. DataLoaders fork in test_packed_rows.py, before other tests
-# have started the thread pools of their libraries. Then those that take longest, so that both processes end together.
+# Files in the order in which they begin; all others follow. DataLoaders fork in
+# test_packed_rows.py, before other tests have started the thread pools of their libraries. Then
+# those that take longest, so that both processes end together.
 FIRST = (
     "packed_rows",
     "clients",
@@ -121,7 +123,9 @@ def source(tmp_path) -> Path:
 
 @pytest.fixture(scope="session")
 def token_set(tmp_path_factory) -> Path:
-    """A small token set of random ids: three training shards (one of long documents), one for validation."""
+    """A small token set of random ids: three training shards (one of long documents), one for
+    validation.
+    """
     from making import make_token_set
 
     return make_token_set(
@@ -133,7 +137,9 @@ def token_set(tmp_path_factory) -> Path:
 
 @pytest.fixture(params=["one window", "many windows"])
 def windows(request, monkeypatch) -> str:
-    """Runs a test with all of a small token set in one window, as it is, and in windows of a few slices."""
+    """Runs a test with all of a small token set in one window, as it is, and in windows of a few
+    slices.
+    """
     if request.param == "many windows":
         request.getfixturevalue("small_windows")
     return request.param
@@ -149,7 +155,9 @@ def small_windows(monkeypatch) -> None:
 
 @pytest.fixture(scope="session")
 def prepared(tokenizer_json, tmp_path_factory) -> tuple[Path, Path]:
-    """Four parquet files in row groups of 300, and the token set that prepare_data.py made of them in many shards."""
+    """Four parquet files in row groups of 300, and the token set that prepare_data.py made of them
+    in many shards.
+    """
     from making import make_text, run_prepare, write_parquet
 
     cwd = tmp_path_factory.mktemp("prepared")
@@ -228,7 +236,9 @@ def bucket(moto, monkeypatch, tmp_path):
 
 @pytest.fixture
 def soon_given_up(monkeypatch):
-    """A StatefulDataLoader that raised while it began waits five seconds for each of its workers, then ends it."""
+    """A StatefulDataLoader that raised while it began waits five seconds for each of its workers,
+    then ends it.
+    """
     monkeypatch.setattr("torch.utils.data._utils.MP_STATUS_CHECK_INTERVAL", 0.1)
     yield
     gc.collect()  # of it, as exceptions are in cycles

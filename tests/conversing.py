@@ -1,4 +1,6 @@
-"""Random conversations, chat templates like those of real models, and a slow reference for what they supervise."""
+"""Random conversations, chat templates like those of real models, and a slow reference for what
+they supervise.
+"""
 
 import random
 
@@ -29,11 +31,13 @@ STRIPPING = (  # as Llama 3
     "{% for m in messages %}<|im_start|>{{ m.role }}\n\n{{ m.content | trim }}<|im_end|>{% endfor %}"
     "{% if add_generation_prompt %}<|im_start|>assistant\n\n{% endif %}"
 )
-NO_PROMPT = (  # as Mistral: there is no generation prompt, and only turns of the assistant have an end
+# as Mistral: there is no generation prompt, and only turns of the assistant have an end
+NO_PROMPT = (
     "{% for m in messages %}{% if m.role == 'assistant' %} {{ m.content }}</s>"
     "{% else %}[INST] {{ m.content }} [/INST]{% endif %}{% endfor %}"
 )
-REWRITING = (  # as Qwen 3: reasoning of all but the last turn is left out, and an empty one is put into the last
+# as Qwen 3: reasoning of all but the last turn is left out, and an empty one is put into the last
+REWRITING = (
     "{% for m in messages %}<|im_start|>{{ m.role }}\n"
     "{% if m.role == 'assistant' %}{% set c = m.content %}{% set r = '' %}"
     "{% if '</think>' in c %}{% set r = c.split('</think>')[0].split('<think>')[-1].strip('\n') %}"
@@ -71,7 +75,8 @@ def random_messages(rng: random.Random, system: bool = True) -> list[dict]:
 def by_characters(
     messages: list[dict], begin: str, end: str, after: str, change=str
 ) -> tuple[str, list[bool]]:
-    """A conversation of `begin` role ... content `end` `after`, letter by letter, and whether each is learned.
+    """A conversation of `begin` role ... content `end` `after`, letter by letter, and whether each
+    is learned.
 
     The assistant's content and `end` are.
     """

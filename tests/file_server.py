@@ -1,4 +1,6 @@
-"""Servers on loopback with faults to order: a web server that serves files by ranges, and a Hugging Face hub."""
+"""Servers on loopback with faults to order: a web server that serves files by ranges, and a Hugging
+Face hub.
+"""
 
 import base64
 import contextlib
@@ -15,11 +17,13 @@ from urllib.parse import parse_qs, quote, unquote, urlsplit
 
 
 class FileServer(ThreadingHTTPServer):
-    """`files` are bytes by path, without a slash before it. What was served is in `served`, bytes by path.
+    """`files` are bytes by path, without a slash before it. What was served is in `served`, bytes
+    by path.
 
-    `faults` has, by path, what goes wrong at the next times that it is asked for: "drop" (in the middle), "flip" (a
-    bit), "503", "429" (with Retry-After), "stall", "trickle", "short", "whole" (200 for a range), "403", "redirect".
-    `always` has what goes wrong every time, by a part of the path.
+    `faults` has, by path, what goes wrong at the next times that it is asked for: "drop" (in the
+    middle), "flip" (a bit), "503", "429" (with Retry-After), "stall", "trickle", "short", "whole"
+    (200 for a range), "403", "redirect". `always` has what goes wrong every time, by a part of the
+    path.
     """
 
     daemon_threads = True
@@ -59,16 +63,19 @@ class FileServer(ThreadingHTTPServer):
         return self
 
     def __exit__(self, *_) -> None:
-        self.ended.set()  # what stalls is hung up, or a client's threads would wait for it during the next tests
+        # what stalls is hung up, or a client's threads would wait for it during the next tests
+        self.ended.set()
         self.shutdown()
         self.server_close()
 
 
 class Hub(FileServer):
-    """A hub with one repository, whose files are redirected to URLs that expire when `renew` is called.
+    """A hub with one repository, whose files are redirected to URLs that expire when `renew` is
+    called.
 
-    `commits` has the files of each commit, `main` is one of them. `fetched` and `ranges` say what was asked for of
-    them, in order; `resolved` counts the addresses of files that were asked for, and `pushes` the commits that came.
+    `commits` has the files of each commit, `main` is one of them. `fetched` and `ranges` say what
+    was asked for of them, in order; `resolved` counts the addresses of files that were asked for,
+    and `pushes` the commits that came.
     """
 
     PATH = re.compile(
@@ -205,7 +212,9 @@ class Hub(FileServer):
 
 
 def environment(url, tmp_path) -> dict[str, str]:
-    """In which the real client talks to the hub at this address, and keeps what it keeps below tmp_path."""
+    """In which the real client talks to the hub at this address, and keeps what it keeps below
+    tmp_path.
+    """
     more = {"HF_ENDPOINT": url, "HF_HOME": str(tmp_path / "hf"), "HF_HUB_DISABLE_XET": "1"}
     more |= {"no_proxy": "127.0.0.1,localhost"}
     return {**{key: value for key, value in os.environ.items() if key != "HF_TOKEN"}, **more}

@@ -63,7 +63,10 @@ def on_jax(
 def run_processes(
     command: list, processes: int, arguments: list, **settings
 ) -> list[subprocess.CompletedProcess]:
-    """Runs COMMAND PROCESS PROCESSES PORT ARGUMENTS in each process at once. They meet at the port."""
+    """Runs COMMAND PROCESS PROCESSES PORT ARGUMENTS in each process at once.
+
+    They meet at the port.
+    """
     port = free_port()
     pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
     begun = [

@@ -1,8 +1,10 @@
-"""Random histories of a run, against an oracle that knows what was dealt, and nothing of legs and cursors.
+"""Random histories of a run, against an oracle that knows what was dealt, and nothing of legs and
+cursors.
 
-In a history, loaders are made again and again with other ranks, batch sizes, row lengths, weights, sources, stages and
-caps, over sets that grow and change their view; batches are skipped, and runs go back to an earlier position. All
-tokens of text are different numbers, so what was dealt says where it is from. At the end:
+In a history, loaders are made again and again with other ranks, batch sizes, row lengths, weights,
+sources, stages and caps, over sets that grow and change their view; batches are skipped, and runs
+go back to an earlier position. All tokens of text are different numbers, so what was dealt says
+where it is from. At the end:
 
 - each row is the tokens of the pieces that its step has, as found from the last position alone;
 - each token came as often in each epoch of each source as it should, in pieces that are no filler;
@@ -244,7 +246,8 @@ class History:
         else:
             self.state, self.log = before, self.log[:length]
 
-    # ------------------------------------------------------------------------ what must be so at the end
+    # ------------------------------------------------------------------------ what must be so at
+    # the end
 
     def check(self) -> Counter[str]:
         """What the docstring of this module says."""

@@ -83,7 +83,9 @@ def make_token_set(
     vocab: int = VOCAB,
     bos: int = BOS,
 ) -> Path:
-    """A token set of random ids, of which none is 0; `train` and `val` give the document lengths of each shard."""
+    """A token set of random ids, of which none is 0; `train` and `val` give the document lengths of
+    each shard.
+    """
     rng = np.random.default_rng(seed)
     folder.mkdir(parents=True)
     shards = []
@@ -111,7 +113,9 @@ def make_token_set(
 
 
 def make_sources(folder: Path, documents: int) -> Path:
-    """Token sets web, code and math in a folder, each of two shards with so many documents of random lengths."""
+    """Token sets web, code and math in a folder, each of two shards with so many documents of
+    random lengths.
+    """
     for number, name in enumerate(("web", "code", "math")):
         rng = random.Random(number)
         lengths = [[rng.randint(1, 40) for _ in range(documents)] for _ in range(2)]
@@ -162,7 +166,8 @@ def run_prepare(
 ) -> subprocess.CompletedProcess:
     """Runs prepare_data.py in a process that has its imports already (warm.py).
 
-    Behind the command `prefix`, or with `more` of subprocess.run's settings, it is a Python of its own.
+    Behind the command `prefix`, or with `more` of subprocess.run's settings, it is a Python of its
+    own.
     """
     words = [ROOT / "prepare_data.py", *flags]
     if prefix or more:
@@ -195,7 +200,9 @@ def tree(folder: Path) -> dict[str, bytes]:
 
 
 def some_slow(names, quick):
-    """Parameters of a test: all of them for `make test-all`, and only those of `quick` for `make test`."""
+    """Parameters of a test: all of them for `make test-all`, and only those of `quick` for `make
+    test`.
+    """
     return [pytest.param(name, marks=() if name in quick else pytest.mark.slow) for name in names]
 
 
@@ -208,7 +215,10 @@ def wait_until(true, seconds: float = 30) -> None:
 
 
 def on_ranks(code, tmp_path, ranks=2, spawned=False):
-    """Runs code on some ranks; what each gave to `tell` in the end. With `spawned`, processes of their own run none."""
+    """Runs code on some ranks; what each gave to `tell` in the end.
+
+    With `spawned`, processes of their own run none.
+    """
     script = tmp_path / "train.py"
     script.write_text(
         f"import json, sys; sys.path.insert(0, {str(ROOT)!r})\n"

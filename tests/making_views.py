@@ -10,7 +10,9 @@ from tokenmill.views.make_view import write_view
 
 
 def make_view(folder: Path, name: str, counts: dict[str, list[int]]) -> dict:
-    """A view of a token set in which the documents of each shard count as given; of other shards, once."""
+    """A view of a token set in which the documents of each shard count as given; of other shards,
+    once.
+    """
     token_set = TokenSet(folder)
 
     all_counts = (

@@ -31,8 +31,8 @@ def reference_rows(
     name="",
     epochs=None,
 ):
-    """All rows of the global order, one list of row_len ids after the other, without end or for some epochs. `name` is
-    that of a mixture's source.
+    """All rows of the global order, one list of row_len ids after the other, without end or for
+    some epochs. `name` is that of a mixture's source.
     """
     token_set = TokenSet(path)
     shards = [token_set.open(entry) for entry in token_set.split(split)]
@@ -59,7 +59,9 @@ def reference_rows(
 
 
 def reference_windows(shard_tokens, seed, drawn, name=""):
-    """The windows of an epoch: lists of slices (shard, its first token, one after the last that begins it)."""
+    """The windows of an epoch: lists of slices (shard, its first token, one after the last that
+    begins it).
+    """
     size = window_sizes.DEFAULT_WINDOW_SIZE
     slices = [
         (i, a, min(a + size.slice, n))
@@ -84,7 +86,9 @@ def reference_windows(shard_tokens, seed, drawn, name=""):
 
 
 def systematic(drawn, windows):
-    """Slices in an order whose windows each have one of every so many neighbors; `drawn` says which."""
+    """Slices in an order whose windows each have one of every so many neighbors; `drawn` says
+    which.
+    """
     groups = [
         [i for i in drawn if i // windows == number] for number in range(-(-len(drawn) // windows))
     ]

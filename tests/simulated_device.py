@@ -1,4 +1,5 @@
-"""A simulated device: it obeys the rules of CUDA's streams, events and allocators, and promises no more.
+"""A simulated device: it obeys the rules of CUDA's streams, events and allocators, and promises no
+more.
 
     arrays = StreamArrays(device := SimulatedDevice(seed), ignore_index=-100)      as with Cuda (torch_arrays.py)
     device.run(10)                           runs up to 10 queued operations, of streams at random
@@ -8,7 +9,8 @@
 - A copy from pinned memory reads it when the copy runs. Pinned memory that is dropped is used for something else once
   the copies from it are done: here it is poisoned then.
 - Memory of the device belongs to the stream that was current when it was made. Once it is dropped, later operations of
-  that stream use it for something else, as soon as what `keep` names is done: here it is poisoned then.
+  that stream use it for something else, as soon as what `keep` names is done: here it is poisoned
+  then.
 """
 
 import contextlib
@@ -91,7 +93,9 @@ class SimulatedDevice:
         return SimulatedTensor(poison(torch.empty(shape, dtype=dtype, device="cpu")), self)
 
     def drop(self, memory, users):
-        """Uses memory for something else once these events, and what these streams have queued by now, are done."""
+        """Uses memory for something else once these events, and what these streams have queued by
+        now, are done.
+        """
         events = [one if isinstance(one, Event) else one.mark() for one in users]
         Stream(self, [*events, lambda: poison(memory)])
 
@@ -131,7 +135,9 @@ class Lease:
 
 
 class SimulatedTensor(torch.Tensor):
-    """Views are made at once; everything else is queued, and reads and writes `memory`, on the CPU, when it runs."""
+    """Views are made at once; everything else is queued, and reads and writes `memory`, on the CPU,
+    when it runs.
+    """
 
     @staticmethod
     def __new__(cls, memory, device, lease=None):

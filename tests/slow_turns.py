@@ -2,7 +2,9 @@
 
 
 def slow_turns(weights, count):
-    """A mixture's turns by the rule, looked up anew at each: (source, its row). The next row of each is due or not."""
+    """A mixture's turns by the rule, looked up anew at each: (source, its row). The next row of
+    each is due or not.
+    """
     total, given = sum(weights.values()), dict.fromkeys(weights, 0)
     for turn in range(count):
         due = []

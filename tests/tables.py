@@ -1,12 +1,14 @@
-"""Finds the code points that gigatoken classes otherwise than tiktoken: `make tables`; takes minutes.
+"""Finds the code points that gigatoken classes otherwise than tiktoken: `make tables`; takes
+minutes.
 
-It uses a vocabulary in which every join is visible: besides the 256 bytes it has every pair of bytes that crosses from
-one character into the next, so two characters share a token if and only if they are in one piece:
+It uses a vocabulary in which every join is visible: besides the 256 bytes it has every pair of
+bytes that crosses from one character into the next, so two characters share a token if and only if
+they are in one piece:
 
     "aé" in one piece   61+c3 a9        "a" "é" in two   61 c3 a9
 
-Left out: differences that only three characters show, except for the letters of English contractions ('s, 'll), which
-patterns match in any case. A sample of every shard is proven too.
+Left out: differences that only three characters show, except for the letters of English
+contractions ('s, 'll), which patterns match in any case. A sample of every shard is proven too.
 """
 
 import numpy as np
@@ -31,7 +33,9 @@ def join_showing_ranks() -> dict[bytes, int]:
 
 
 def differing_code_points(pattern: str, among=range(0x110000)) -> list[int]:
-    """The code points in `among` on which the engine and tiktoken disagree with a pattern, ascending."""
+    """The code points in `among` on which the engine and tiktoken disagree with a pattern,
+    ascending.
+    """
     ranks = join_showing_ranks()
     tokenizer = Tokenizer("joins", pattern, ranks, {"<|bos|>": len(ranks)}, "<|bos|>")
     by_tiktoken, characters = (

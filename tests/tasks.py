@@ -6,7 +6,9 @@ import time
 
 
 def work(task, report):
-    """Reports a text, and 1 and 10 three times, then does what the task says; `mark` is a file once it has tried."""
+    """Reports a text, and 1 and 10 three times, then does what the task says; `mark` is a file once
+    it has tried.
+    """
     what, mark = task
     first = mark is not None and not mark.exists()
     if first:

@@ -194,7 +194,9 @@ COMMANDS += [["-m", "tokenmill", "convert", way] for way in ("in", "out")] + [
 
 @pytest.mark.parametrize("words", COMMANDS, ids=" ".join)
 def test_every_flag_of_every_command_says_what_it_is(words):
-    """A field's comment is its help text, and is lost without a word where a formatter breaks its line."""
+    """A field's comment is its help text, and is lost without a word where a formatter breaks its
+    line.
+    """
     done = warm.run(*words, "--help", cwd=ROOT)
     lines = [line.strip("│ ") for line in done.stdout.splitlines() if line.startswith("│")]
     assert len(lines) > (1 if words[-1] == "list" else 2)

@@ -1,7 +1,9 @@
-"""Every recipe of docs/clients.md in its framework's own loop: stopped, resumed through its own checkpoint, exact.
+"""Every recipe of docs/clients.md in its framework's own loop: stopped, resumed through its own
+checkpoint, exact.
 
-nanoGPT's, nanochat's and torchtitan's own code is not here; their loops' shape is (loops/by_nanogpt.py), with the lines
-of the diffs. What was run by hand of them is told on that page.
+nanoGPT's, nanochat's and torchtitan's own code is not here; their loops' shape is
+(loops/by_nanogpt.py), with the lines of the diffs. What was run by hand of them is told on that
+page.
 """
 
 import os

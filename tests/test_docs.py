@@ -1,4 +1,6 @@
-"""Every command and every Python block of README and docs/ runs: in `make test`, those of the first two pages."""
+"""Every command and every Python block of README and docs/ runs: in `make test`, those of the first
+two pages.
+"""
 
 import importlib
 import json
@@ -94,7 +96,10 @@ def demo(tmp_path_factory):
 
 
 def run(command, cwd, env=None):
-    """A command's output. One of Python's is run in a process that has its imports already (warm.py)."""
+    """A command's output.
+
+    One of Python's is run in a process that has its imports already (warm.py).
+    """
     env = dict(env or os.environ, PYTHONPATH=str(ROOT))
     first, *words = map(str, command)
     if first == sys.executable:
@@ -232,7 +237,9 @@ def workshop(gpt2, tokenizer, tokenizer_json, demo, mixture, tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def hubs(tmp_path_factory):
-    """A hub for each repository that the commands fetch from, with as many small files as they ask for: its address."""
+    """A hub for each repository that the commands fetch from, with as many small files as they ask
+    for: its address.
+    """
     folder, found = tmp_path_factory.mktemp("hubs"), {}
     data = write_parquet(folder / "one.parquet", make_text(60, seed=0)).read_bytes()
     content = {f"shard_{i:05}.parquet": data for i in range(200)}
@@ -380,7 +387,9 @@ def test_links_lead_somewhere():
 
 
 def test_the_figures_are_those_that_were_measured():
-    """Every line of a table of speeds is one of the benchmarks' own; the packings' are computed here."""
+    """Every line of a table of speeds is one of the benchmarks' own; the packings' are computed
+    here.
+    """
     pages = ("benchmarks/loader.md", "benchmarks/prepare.md", "docs/speed.md", "docs/packing.md")
     *measured, speed, packing = [(ROOT / page).read_text().splitlines() for page in pages]
     speeds = [line for line in speed if re.search(r"\| [\d.,]+M? \| [\d.]+ \|", line)]

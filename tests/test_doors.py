@@ -1,4 +1,6 @@
-"""Names from strangers lead nowhere: each door with each trick, and what lies behind stays as it was."""
+"""Names from strangers lead nowhere: each door with each trick, and what lies behind stays as it
+was.
+"""
 
 import json
 import os
@@ -47,7 +49,9 @@ def say(folder, **changes) -> None:
 
 
 def fails(capsys, *arguments) -> str:
-    """What the command says when it ends with an error: one line, without what could move a terminal's cursor."""
+    """What the command says when it ends with an error: one line, without what could move a
+    terminal's cursor.
+    """
     assert cli.main(list(map(str, arguments))) != 0
     told = capsys.readouterr()
     assert "Traceback" not in told.err
@@ -107,7 +111,9 @@ def hub(tmp_path):
     "trick", ["../../../../home/model.txt", "a/../../../../../home/model.txt", "x\x1b[31m.txt"]
 )
 def test_a_file_s_name_in_a_hub_s_list(home, hub, tokenizer_json, tmp_path, trick):
-    """Of the right size, so that it would be taken for fetched; and deleted after its shard was made."""
+    """Of the right size, so that it would be taken for fetched; and deleted after its shard was
+    made.
+    """
     work = tmp_path / "work"
     work.mkdir()
     flags = ["--source", "owner/corpus", "--tokenizer", tokenizer_json, "--no-keep-raw"]
@@ -130,7 +136,8 @@ def test_a_file_of_one_s_own_with_control_characters_is_refused(tokenizer_json, 
     assert not {"\x1b", "\u202e"} & set(done.stderr)
 
 
-# ---------------------------------------------------------------------------- what is no file, too large, too deep
+# ---------------------------------------------------------------------------- what is no file, too
+# large, too deep
 
 
 def test_a_pipe_in_place_of_a_record_ends(token_set, capsys):

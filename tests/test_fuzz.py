@@ -1,12 +1,14 @@
-"""Damages what tokenmill reads, at random: every reader does its work, or says in words what is wrong.
+"""Damages what tokenmill reads, at random: every reader does its work, or says in words what is
+wrong.
 
     make fuzz CASES=5000 SEED=7                      more cases than `make test` runs
     FIRST=123 CASES=1 SEED=7 pytest tests/test_fuzz.py -s       one of them, with what it printed
 
-A case takes one thing that is in order (a token set, a tokenizer, a source, another program's files), changes some of
-it, and gives it to one reader, in a process of its own. Positions, and what a server sends, have tests of their own.
-Wrong are a traceback or a panic, the end by a signal, more than 30 seconds, a file that changed outside the folders
-that were named, and a `verify` that finds nothing where a loader then refuses the set.
+A case takes one thing that is in order (a token set, a tokenizer, a source, another program's
+files), changes some of it, and gives it to one reader, in a process of its own. Positions, and what
+a server sends, have tests of their own. Wrong are a traceback or a panic, the end by a signal, more
+than 30 seconds, a file that changed outside the folders that were named, and a `verify` that finds
+nothing where a loader then refuses the set.
 """
 
 import contextlib

@@ -46,7 +46,9 @@ def part_of(path) -> str:
 
 
 def imports(path) -> set[str]:
-    """The modules that a file imports, wherever in it, but for those that only a type checker reads."""
+    """The modules that a file imports, wherever in it, but for those that only a type checker
+    reads.
+    """
     found = set()
     tree = ast.parse(path.read_text())
     unread = {

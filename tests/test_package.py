@@ -1,6 +1,8 @@
-"""The wheel in clean environments, used from a folder with a data.py, a data/ and a config.py of its own.
+"""The wheel in clean environments, used from a folder with a data.py, a data/ and a config.py of
+its own.
 
-The Python of the tests gets the extras of README's line; the others that the package is for get numpy alone.
+The Python of the tests gets the extras of README's line; the others that the package is for get
+numpy alone.
 """
 
 import os
@@ -55,7 +57,9 @@ def test_the_package_needs_numpy_alone_and_training_torch_or_jax_beside_it():
 
 
 def test_what_is_pinned_is_what_is_declared():
-    """requirements.txt is what `make demo` installs; requirements-test.txt the tools of the development group."""
+    """requirements.txt is what `make demo` installs; requirements-test.txt the tools of the
+    development group.
+    """
     pinned = pins("requirements.txt")
     extras = PROJECT["project"]["optional-dependencies"]
     declared = sum(
@@ -115,7 +119,9 @@ def test_wheel_and_sdist_have_the_whole_package_and_pass_twine(wheel):
 
 
 class Environment:
-    """A virtual environment with the wheel, or other packages, in the versions that are pinned for the tests."""
+    """A virtual environment with the wheel, or other packages, in the versions that are pinned for
+    the tests.
+    """
 
     def __init__(self, folder, *requirements, python=sys.executable):
         pinned = pins("requirements.txt") | pins("requirements-test.txt")
@@ -146,7 +152,8 @@ class Environment:
         env = dict(os.environ, **QUIET)
         env.pop("PYTHONPATH", None)
         if absent:
-            # a folder of its own: Python takes a file of one size and second for the one that it compiled
+            # a folder of its own: Python takes a file of one size and second for the one that it
+            # compiled
             site = Path(tempfile.mkdtemp(prefix="absent-", dir=self.cwd.parent))
             (site / "sitecustomize.py").write_text(MISSING.format(absent=set(absent)))
             env["PYTHONPATH"] = str(site)

@@ -1,4 +1,6 @@
-"""What a user may get wrong and no other test does: each is refused, with words that say what was expected."""
+"""What a user may get wrong and no other test does: each is refused, with words that say what was
+expected.
+"""
 
 import io
 import json

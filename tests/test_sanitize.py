@@ -1,4 +1,6 @@
-"""What is printed of others' words steers no terminal and tells no password, whichever command prints it."""
+"""What is printed of others' words steers no terminal and tells no password, whichever command
+prints it.
+"""
 
 import contextlib
 import os

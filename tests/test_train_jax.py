@@ -1,4 +1,6 @@
-"""examples/train_gpt_jax.py: killed at some moment and continued, on other numbers of processes, with the same rows."""
+"""examples/train_gpt_jax.py: killed at some moment and continued, on other numbers of processes,
+with the same rows.
+"""
 
 import os
 import re

@@ -1,4 +1,7 @@
-"""Users see the types of the package's public face. That the package itself is clean, `make lint` checks."""
+"""Users see the types of the package's public face.
+
+That the package itself is clean, `make lint` checks.
+"""
 
 import os
 import subprocess

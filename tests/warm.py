@@ -1,18 +1,20 @@
-"""Runs Python commands as `subprocess.run` does, in forks of a Python that has imported what takes long already.
+"""Runs Python commands as `subprocess.run` does, in forks of a Python that has imported what takes
+long already.
 
     run("prepare_data.py", "--source", "a", cwd=folder)      as  python prepare_data.py --source a
     run("-m", "tokenmill", "show", folder, "--row", 0)       as  python -m tokenmill show ...
     run("-c", "import tokenmill; print(1)")                  as  python -c ...
     run_ranks(2, "train.py")                                 as  torchrun --nproc-per-node 2 train.py
 
-Importing torch, pyarrow and tyro takes two seconds, and the tests run some hundred commands. So each test process has
-one server, which imports them once and forks for every command:
+Importing torch, pyarrow and tyro takes two seconds, and the tests run some hundred commands. So
+each test process has one server, which imports them once and forks for every command:
 
     tests  --a socket-->  server: imports  --fork-->  a command: its own folder, environment, output, signals, status
 
-The server runs nothing itself, so it has no threads that a fork would miss. Left out are the options of Python, its
-environment variables but PYTHONPATH, and the tidying of modules when it ends, which takes 0.2 s once torch is imported.
-Each area also has tests that start a Python of their own.
+The server runs nothing itself, so it has no threads that a fork would miss. Left out are the
+options of Python, its environment variables but PYTHONPATH, and the tidying of modules when it
+ends, which takes 0.2 s once torch is imported. Each area also has tests that start a Python of
+their own.
 """
 
 import atexit
@@ -45,7 +47,10 @@ IMPORTED = """
 
 
 def run(*words, cwd=None, env=None, timeout: float = 300) -> subprocess.CompletedProcess:
-    """Runs a command to its end. Its status is negative where a signal ended it, as subprocess has it."""
+    """Runs a command to its end.
+
+    Its status is negative where a signal ended it, as subprocess has it.
+    """
     return Command(*words, cwd=cwd, env=env).done(timeout)
 
 
@@ -93,7 +98,10 @@ class Command:
         self.done()
 
     def done(self, timeout: float = 300) -> subprocess.CompletedProcess:
-        """Waits for its end. TimeoutExpired, once it is killed, if it takes longer than `timeout` seconds."""
+        """Waits for its end.
+
+        TimeoutExpired, once it is killed, if it takes longer than `timeout` seconds.
+        """
         status = _ask({"wait": self.pid}, timeout, self.pid)
         out, err = (
             (Path(self._output.name) / name).read_text(errors="replace")
@@ -146,7 +154,9 @@ def _ask(request: dict, timeout: float | None = None, pid: int | None = None) ->
 
 
 def _answer(control: socket.socket, number: int) -> int:
-    """The answer to the request of this number; one to a request that was interrupted is passed over."""
+    """The answer to the request of this number; one to a request that was interrupted is passed
+    over.
+    """
     while True:
         data = b""
         while not data.endswith(b"\n"):
@@ -158,7 +168,8 @@ def _answer(control: socket.socket, number: int) -> int:
             return value
 
 
-# ---------------------------------------------------------------------------- in the server, and its forks
+# ---------------------------------------------------------------------------- in the server, and
+# its forks
 
 
 def serve(control: socket.socket) -> dict:
@@ -187,7 +198,8 @@ def serve(control: socket.socket) -> dict:
 def lend_a_child() -> None:
     """Forks a child that becomes the server that forks a preparation's workers.
 
-    The child waits, and is told the arguments and the open files that a new Python would have been given.
+    The child waits, and is told the arguments and the open files that a new Python would have been
+    given.
     """
     util, (ours, theirs) = importlib.import_module("multiprocess.util"), socket.socketpair()
     spawn, pid = util.spawnv_passfds, os.fork()
@@ -254,7 +266,9 @@ def become(words: list[str], cwd: str, env: dict[str, str]) -> None:
 
 
 def end(status: int) -> None:
-    """Ends this process as Python does, but for its modules: threads are waited for, and `atexit` has its turn."""
+    """Ends this process as Python does, but for its modules: threads are waited for, and `atexit`
+    has its turn.
+    """
     threading._shutdown()
     atexit._run_exitfuncs()
     sys.stdout.flush()

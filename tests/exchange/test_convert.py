@@ -1,4 +1,6 @@
-"""Token sets become other people's files, as readers written from the formats' descriptions see them, and come back."""
+"""Token sets become other people's files, as readers written from the formats' descriptions see
+them, and come back.
+"""
 
 import io
 import os
@@ -377,7 +379,9 @@ def test_a_single_file_s_last_documents_validate(take, flat, bos, fraction, vali
 
 
 def test_the_rest_of_a_document_that_lies_across_the_splits_files_is_one(take, bos, tmp_path):
-    """llm.c's and build-nanogpt's validation file is cut anywhere, and its last document goes on in the first other."""
+    """llm.c's and build-nanogpt's validation file is cut anywhere, and its last document goes on in
+    the first other.
+    """
     np.save(tmp_path / "x_val_000000.npy", np.array([bos, 5, 6, bos, 7], "<u2"))
     np.save(tmp_path / "x_train_000001.npy", np.array([8, 9, bos, 5], "<u2"))
     np.save(tmp_path / "x_train_000002.npy", np.array([4, bos, 3], "<u2"))

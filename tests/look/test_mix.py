@@ -1,4 +1,6 @@
-"""`tokenmill mix`: the forecast is what a loader then gives, and a run so far is what its loop logged."""
+"""`tokenmill mix`: the forecast is what a loader then gives, and a run so far is what its loop
+logged.
+"""
 
 import contextlib
 import json
@@ -31,7 +33,9 @@ def mixture_of(paths, stages, **more):
 
 @pytest.mark.parametrize("seed", range(8))
 def test_the_forecast_is_what_a_loader_then_gives(paths, seed):
-    """Within 1% of the run; also where a source retires, and where all do, so that the run ends early."""
+    """Within 1% of the run; also where a source retires, and where all do, so that the run ends
+    early.
+    """
     rng = random.Random(seed)
     stages = [
         (begin, {name: rng.randint(1, 6) for name in rng.sample(NAMES, 2)})

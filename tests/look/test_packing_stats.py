@@ -1,4 +1,6 @@
-"""The figures of packings are those of a slow count, piece by piece; and what the project promises is in them."""
+"""The figures of packings are those of a slow count, piece by piece; and what the project promises
+is in them.
+"""
 
 from bisect import insort
 from itertools import cycle

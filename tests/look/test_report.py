@@ -1,4 +1,6 @@
-"""The report says what is in the token set, and in a real browser its rows open and show their text."""
+"""The report says what is in the token set, and in a real browser its rows open and show their
+text.
+"""
 
 import json
 import re
@@ -33,7 +35,9 @@ def run(capsys, *arguments):
 
 @pytest.fixture(scope="module", autouse=True)
 def soon_settled():
-    """How nanochat's buffer does after 300,000 documents is in test_figures.py; a page may show it after fewer."""
+    """How nanochat's buffer does after 300,000 documents is in test_figures.py; a page may show it
+    after fewer.
+    """
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(packing_stats, "NANOCHAT_SETTLED", 3000)
         patch.setattr(packing_stats, "NANOCHAT_MEASURED", 1000)
@@ -249,7 +253,8 @@ def test_the_statistics_are_counted(folder):
     assert sum(one.documents for one in bins) == len(lengths)
 
 
-# ---------------------------------------------------------------------------- text that was not prepared
+# ---------------------------------------------------------------------------- text that was not
+# prepared
 
 
 def test_text_that_was_not_prepared_is_what_a_set_of_it_is(

@@ -1,4 +1,6 @@
-"""The report of a chat set: what bears loss, and what each choice of long_documents loses, as a loader finds it."""
+"""The report of a chat set: what bears loss, and what each choice of long_documents loses, as a
+loader finds it.
+"""
 
 import itertools
 import json

@@ -1,4 +1,6 @@
-"""`tokenmill show` prints what a training loop got, whatever changed in its run: compared with what the loop logged."""
+"""`tokenmill show` prints what a training loop got, whatever changed in its run: compared with what
+the loop logged.
+"""
 
 import collections
 import contextlib
@@ -44,7 +46,9 @@ def small_windows():
 
 
 def write_corpus(folder, file, rng):
-    """A source file: of web and code with metadata, of math lines, of chat conversations of one turn and of two."""
+    """A source file: of web and code with metadata, of math lines, of chat conversations of one
+    turn and of two.
+    """
     folder.mkdir(exist_ok=True)
     texts = [
         *make_text(25, seed=rng.randrange(99), words=6),
@@ -70,7 +74,8 @@ def write_corpus(folder, file, rng):
 
 @pytest.fixture(scope="module")
 def sets(tmp_path_factory, tokenizer_json):
-    """Token sets: web with views a and b as it was, `small`, and with more shards, `grown`; the others are the same.
+    """Token sets: web with views a and b as it was, `small`, and with more shards, `grown`; the
+    others are the same.
 
     "all" is a mixture's file of all four as they are now, in two stages.
     """
@@ -103,17 +108,23 @@ def sets(tmp_path_factory, tokenizer_json):
     return found | {("grown", "all"): cwd / "all.toml"}
 
 
-# ---------------------------------------------------------------------------- the oracle: what a loop logged
+# ---------------------------------------------------------------------------- the oracle: what a
+# loop logged
 
 
 class Loop:
-    """A training loop that is stopped and changed. It logs what each rank got at each call, and its last position."""
+    """A training loop that is stopped and changed.
+
+    It logs what each rank got at each call, and its last position.
+    """
 
     def __init__(self):
         self.log, self.state = [], None
 
     def go_on(self, tokens, calls, world_size=1, skip=0, breaks=None, **settings):
-        """With `epochs`, iterations follow each other; at calls of `breaks`, one is left for another."""
+        """With `epochs`, iterations follow each other; at calls of `breaks`, one is left for
+        another.
+        """
         ranks = [
             RowLoader(tokens, rank=r, world_size=world_size, prefetch=0, **settings)
             for r in range(world_size)
@@ -193,7 +204,9 @@ def refused(capsys, *words):
 
 
 def show(capsys, *words):
-    """What the command prints with --ids: (place, rank, token ids, tokens of padding) of each row; and all of it."""
+    """What the command prints with --ids: (place, rank, token ids, tokens of padding) of each row;
+    and all of it.
+    """
     out, rows = run(capsys, *words, "--ids"), []
     lines = out.partition("┏")[0]  # before a table of columns
     places = re.split(r"^row ([\w/]*\d+:\d+:\d+)(?:, rank (\d+))?\n", lines, flags=re.MULTILINE)[1:]
@@ -211,7 +224,10 @@ def show(capsys, *words):
 
 
 def require_shown(capsys, logged, *words):
-    """That the command prints the rows of a call; without the ids of padding, which ends a row. What it prints."""
+    """That the command prints the rows of a call; without the ids of padding, which ends a row.
+
+    What it prints.
+    """
     (rows, out), expected = (
         show(capsys, *words),
         [(rank, ids) for rank, own in logged.items() for ids, _ in own],
@@ -458,7 +474,9 @@ def test_a_file_without_one_position_says_what_it_has(sets, tmp_path, capsys):
 
 
 def require_found(found, rows, epoch):
-    """That each document of an epoch is found in just those of its rows that hold it, in their order."""
+    """That each document of an epoch is found in just those of its rows that hold it, in their
+    order.
+    """
     expected = collections.defaultdict(
         dict
     )  # by document: each place, and whether all that it has is filler
@@ -583,7 +601,8 @@ def test_a_text_cannot_steer_the_terminal(tmp_path, tokenizer_json, capsys):
         assert re.search(r"<\|bos\|>red ␛\[31m␍␡[^\x9b]+2J\n\tand on \[bold\]:fire:", out)
 
 
-# ---------------------------------------------------------------------------- what is asked for, and what is refused
+# ---------------------------------------------------------------------------- what is asked for,
+# and what is refused
 
 OF_RUN = [
     "--batch-size 2",

@@ -1,4 +1,7 @@
-"""Accelerate: python by_accelerate.py GLUE RANKS FOLDER, where a token set is. Saves its state, and goes on from it."""
+"""Accelerate: python by_accelerate.py GLUE RANKS FOLDER, where a token set is.
+
+Saves its state, and goes on from it.
+"""
 
 import gc
 import sys

@@ -1,4 +1,7 @@
-"""Lightning: python by_lightning.py GLUE RANKS FOLDER, where a token set is. Resumes from ModelCheckpoint's files."""
+"""Lightning: python by_lightning.py GLUE RANKS FOLDER, where a token set is.
+
+Resumes from ModelCheckpoint's files.
+"""
 
 import sys
 import warnings

@@ -1,7 +1,8 @@
-"""A loop of nanoGPT's shape, which nanochat's has too: python by_nanogpt.py GLUE RANKS FOLDER, where a token set is.
+"""A loop of nanoGPT's shape, which nanochat's has too: python by_nanogpt.py GLUE RANKS FOLDER,
+where a token set is.
 
-The next batch is fetched before the position is taken, the master alone evaluates and saves, passes are accumulated.
-With the lines of the diffs in docs/clients.md.
+The next batch is fetched before the position is taken, the master alone evaluates and saves, passes
+are accumulated. With the lines of the diffs in docs/clients.md.
 """
 
 import os

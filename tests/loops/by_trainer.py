@@ -1,4 +1,6 @@
-"""Hugging Face's Trainer, TRL's SFTTrainer: python by_trainer.py GLUE RANKS FOLDER, where a token set is."""
+"""Hugging Face's Trainer, TRL's SFTTrainer: python by_trainer.py GLUE RANKS FOLDER, where a token
+set is.
+"""
 
 import json
 import sys
@@ -96,7 +98,9 @@ def position_resumes_exactly():
 
 
 def loss_is_that_of_the_targets(kind):
-    """With the keys that the glue gives, the loss is cross entropy of the logits at inputs, and targets."""
+    """With the keys that the glue gives, the loss is cross entropy of the logits at inputs, and
+    targets.
+    """
     inputs, targets = next(RowLoader(split="train", batch_size=2, seq_len=64))
     model = make_model(kind).eval()
     given = model(**GLUE["collate"]((inputs, targets)))

@@ -1,4 +1,6 @@
-"""Chat sets in Hugging Face's Trainer and TRL's SFTTrainer: python chat_by_trainer.py GLUE RANKS FOLDER."""
+"""Chat sets in Hugging Face's Trainer and TRL's SFTTrainer: python chat_by_trainer.py GLUE RANKS
+FOLDER.
+"""
 
 import sys
 
@@ -16,7 +18,9 @@ from tokenmill.store.set_names import find_token_set
 
 
 def conversations(ignore_index=-100):
-    """Every conversation of the training split: its first tokens -> (ids, labels), which are not shifted."""
+    """Every conversation of the training split: its first tokens -> (ids, labels), which are not
+    shifted.
+    """
     token_set, found = TokenSet(find_token_set("data/tokens")), {}
     for entry in token_set.split("train"):
         shard = token_set.open(entry)
@@ -43,7 +47,9 @@ def whole_ones(inputs, known, bos_id):
 
 
 def loss_is_that_of_trl_s_batch():
-    """The loss of rows is the loss on the batch that TRL makes of the same conversations, one a row."""
+    """The loss of rows is the loss on the batch that TRL makes of the same conversations, one a
+    row.
+    """
     loader = RowLoader(split="train", batch_size=3, seq_len=64, long_documents="drop")
     batch = next(loader)
     whole = whole_ones(batch[0], conversations(), loader.bos_id)

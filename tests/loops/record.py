@@ -1,4 +1,6 @@
-"""What the loops of others trained on, written down by each rank, and compared: rows, as texts that tell them apart."""
+"""What the loops of others trained on, written down by each rank, and compared: rows, as texts that
+tell them apart.
+"""
 
 import hashlib
 import os
@@ -18,7 +20,9 @@ class Record:
 
 
 def tell(what, unbroken, resumed, batches, batch_size):
-    """Says whether a run that was resumed after so many batches saw the rest of the unbroken one's rows."""
+    """Says whether a run that was resumed after so many batches saw the rest of the unbroken one's
+    rows.
+    """
     rest = unbroken.rows[batches * batch_size :]
     same = resumed.rows == rest and len(rest) > 0
     say(f"{what}: {'exact' if same else f'differs: {rest[:6]} but {resumed.rows[:6]}'}")

@@ -1,4 +1,6 @@
-"""Push and pull: the same bytes there and back, never half a set, nothing damaged sent or taken, nothing outside."""
+"""Push and pull: the same bytes there and back, never half a set, nothing damaged sent or taken,
+nothing outside.
+"""
 
 import json
 import re
@@ -75,7 +77,9 @@ def test_a_web_server_gives_the_present_manifest_and_its_shards(folder, tmp_path
 
 
 def test_a_record_is_sent_after_its_tokens_and_the_manifest_last(folder, tmp_path, monkeypatch):
-    """So that whoever looks at any moment sees the old set or the new one, and no shard that is not whole."""
+    """So that whoever looks at any moment sees the old set or the new one, and no shard that is not
+    whole.
+    """
     sent, real = [], files.write
     monkeypatch.setattr(
         pushing, "write", lambda address, name, data: (real(address, name, data), sent.append(name))

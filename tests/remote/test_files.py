@@ -1,4 +1,6 @@
-"""Objects are read through every fault that a server can have, and what does not pass is one clear error."""
+"""Objects are read through every fault that a server can have, and what does not pass is one clear
+error.
+"""
 
 import traceback
 from functools import cache
@@ -103,7 +105,8 @@ def test_a_signature_is_sent_and_never_shown(plain, fault):
     assert plain.sig not in "".join(traceback.format_exception(error.value))
 
 
-# ---------------------------------------------------------------------------- other kinds of addresses
+# ---------------------------------------------------------------------------- other kinds of
+# addresses
 
 
 def test_whatever_fsspec_knows_is_read_written_and_listed(tmp_path):
@@ -193,7 +196,8 @@ def test_the_hub_is_read_through_redirects_that_are_kept_and_renewed(hub, monkey
         read("hf://o/n", "a.bin")
 
 
-# ---------------------------------------------------------------------------- what rows become of it
+# ---------------------------------------------------------------------------- what rows become of
+# it
 
 
 @pytest.mark.parametrize("fault", ["drop", "flip", "503", "429", "short", "stall"])

@@ -161,7 +161,9 @@ def test_a_full_disk_is_an_error_that_says_how_much_is_needed(server, disk):
 
 
 def test_two_sets_of_one_name_share_no_part(tmp_path):
-    """The same shards' names and sizes, other tokens; and one address whose set was replaced between two runs."""
+    """The same shards' names and sizes, other tokens; and one address whose set was replaced
+    between two runs.
+    """
     sets = [
         make_token_set(tmp_path / name, train=[lengths(MIB, 5)], val=[[9]], seed=n)
         for n, name in enumerate("ab")

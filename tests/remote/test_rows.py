@@ -1,4 +1,6 @@
-"""Rows of a set at an address are the local set's: every packing, views, chats, mixtures, positions, processes."""
+"""Rows of a set at an address are the local set's: every packing, views, chats, mixtures,
+positions, processes.
+"""
 
 import pytest
 import warm

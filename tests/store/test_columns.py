@@ -1,4 +1,6 @@
-"""The columns of a chat set, its mask and targets, are written, listed, checked, and refused where they are damaged."""
+"""The columns of a chat set, its mask and targets, are written, listed, checked, and refused where
+they are damaged.
+"""
 
 import numpy as np
 import pytest

@@ -1,4 +1,6 @@
-"""What the JSON files of the format may say: whatever else stands in one is a ValueError that says where."""
+"""What the JSON files of the format may say: whatever else stands in one is a ValueError that says
+where.
+"""
 
 import copy
 import json

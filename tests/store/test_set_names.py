@@ -1,4 +1,6 @@
-"""A set has one short name, which every command and loader takes, and which never means another set than it says."""
+"""A set has one short name, which every command and loader takes, and which never means another set
+than it says.
+"""
 
 import os
 import shutil

@@ -1,4 +1,6 @@
-"""`tokenmill view`: rules over metadata, compared with the same rule in Python, document by document."""
+"""`tokenmill view`: rules over metadata, compared with the same rule in Python, document by
+document.
+"""
 
 import json
 import random
@@ -21,7 +23,9 @@ from tokenmill.views.rule import Rule
 
 
 def write_source(folder, number, documents=60):
-    """A parquet file with a score, a language as a dictionary, a struct, and a column called tokens."""
+    """A parquet file with a score, a language as a dictionary, a struct, and a column called
+    tokens.
+    """
     rng = random.Random(number)
     columns = {
         "text": make_text(documents, seed=number, words=10),
