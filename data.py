@@ -1,4 +1,4 @@
-"""What training imports in a clone: `from data import get_batch`. Everything lives in tokenmill/."""
+"""What training imports in a clone: `from data import get_batch`. All of it lives in tokenmill/."""
 
 from tokenmill import Mixture, PackedRows, RowLoader, get_batch, load_state_dict, state_dict
 

@@ -1,4 +1,4 @@
-"""Turns shards of text into token files, once: `python prepare_data.py --help`. Everything lives in tokenmill/."""
+"""Turns text into token files, once: `python prepare_data.py --help`. All is in tokenmill/."""
 
 import sys
 

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 else:
 
     class cached_property:  # noqa: N801  # as property is
-        """A property whose value is computed at the first access and then stored in the instance."""
+        """A property that is computed at the first access and then stored in the instance."""
 
         def __init__(self, make: Any):
             self._make = make

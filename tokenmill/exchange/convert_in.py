@@ -157,7 +157,7 @@ def _require_file(path: str, layout: str) -> None:
 
 
 def _in_order(path: Path) -> tuple[list[tuple[int, str]], Path]:
-    """By path, with numbers in it in order, 2 before 10, as a document may go on in the next file."""
+    """By path, 2 before 10, as a document may continue in the next file."""
     parts = re.split(r"(\d+)", str(path))
     return [(int(part), "") if part.isdigit() else (-1, part) for part in parts], path
 

@@ -1,4 +1,4 @@
-"""The layouts that `tokenmill convert` goes between, with the documents of a split in their order."""
+"""The layouts of `tokenmill convert`, with the documents of a split in their order."""
 
 from collections.abc import Callable
 from functools import partial

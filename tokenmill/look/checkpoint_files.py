@@ -94,7 +94,7 @@ def positions_in(path: Path) -> list[SavedPosition]:
 
 
 def position_of(flag: str, path: Path, split: str | None, expected: str) -> dict[str, Any]:
-    """The position of a split in a checkpoint; without a split, the only one, or that of training."""
+    """The position of a split; without a split, the only position, or that of training."""
     if not path.exists():
         raise FileNotFoundError(f"{flag} {path}: expected {expected}, found no such file")
     positions = positions_in(path)

@@ -155,7 +155,7 @@ def _first_targets(bits: np.ndarray, begins: np.ndarray, ends: np.ndarray) -> np
 
 
 def _sums(bits: np.ndarray, begins: np.ndarray, ends: np.ndarray) -> np.ndarray:
-    """The sums of bits between `begins` and `ends`, ascending and never equal: (documents,) int64."""
+    """The sums of bits between `begins` and `ends`, which ascend: (documents,) int64."""
     edges = np.stack([begins, ends], axis=1).reshape(-1)
     sums: np.ndarray = np.add.reduceat(bits, edges, dtype=np.int64)
     return sums[::2]

@@ -1,4 +1,4 @@
-"""Shows one document, what is known of it, and which rows of an epoch have it: `show --document`."""
+"""`show --document`: one document, what is known of it, and which rows of an epoch have it."""
 
 from tokenmill.feed.pieces import pieces_of
 from tokenmill.look.documents import SourceLocator
@@ -40,7 +40,7 @@ def show_document(run: RunRows, source: str, number: int, epoch: int, printer: R
 
 
 def find_document(number: int, token_set: TokenSet, split: str) -> tuple[ShardEntry, int]:
-    """The shard of the split's document with this number, and the document's number in the shard."""
+    """The shard of the split's document with this number, and its number in the shard."""
     total = 0
     for entry in token_set.split(split):
         if number < total + entry.documents:

@@ -136,7 +136,7 @@ def _returning(function: Callable[[], Any]) -> Any:
 
 
 def _begin_anew() -> None:
-    """In a forked process there are no threads, and the lock may be held by one that is not there."""
+    """In a fork there are no threads, and the lock may be held by one that is gone."""
     global _pool
     _pool = _Pool()
 

@@ -32,7 +32,7 @@ NO_RETRIES = urllib3.Retry(
 
 
 class Refused(Exception):
-    """An answer other than the bytes: its `status`, and how long the server asks to wait, `after`."""
+    """An answer other than the bytes, with its `status`; `after` is how many seconds to wait."""
 
     def __init__(self, status: int, after: str | None = None):
         super().__init__(f"HTTP status {status}")

@@ -40,7 +40,7 @@ MOST_BYTES = 1 << 30  # of offsets or another file that is fetched whole: of 134
 
 
 class CacheConfig(NamedTuple):
-    """The folder of the cache, and how many bytes its parts may take: None for the default of each."""
+    """The folder of the cache, and how many bytes its parts may take; None for a default."""
 
     folder: str | os.PathLike[str] | None = None
     bytes: int | None = None

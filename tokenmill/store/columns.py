@@ -53,7 +53,7 @@ class Column:
         return counts[self.per]
 
     def stored(self, documents: int, tokens: int) -> int:
-        """How many numbers of `numpy_dtype` its file has in a shard: of bits, one for eight values."""
+        """How many numbers of `numpy_dtype` its file has: of bits, one for eight values."""
         count = self.count(documents, tokens)
         return -(-count // 8) if self.dtype == BIT else count
 

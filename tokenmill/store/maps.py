@@ -116,7 +116,7 @@ def read_ahead(numbers: np.ndarray) -> None:
 
 
 def read_here_and_there(numbers: np.ndarray) -> None:
-    """Tells the kernel that access is random: otherwise it reads as much as 8 MB around each row."""
+    """Tells the kernel that access is random: it would read up to 8 MB around each row."""
     _advise(numbers, RANDOM)
 
 

@@ -172,7 +172,7 @@ class Shard:
         return lengths
 
     def spans_of(self, documents: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """The first token of each of these documents, and its length: each (len(documents),) int64."""
+        """The first token of each of these documents, and its length: (len(documents),) int64."""
         begin = self.offsets[documents].astype(np.int64)
         end = self.offsets[documents + 1].astype(np.int64)
         if (end <= begin).any():

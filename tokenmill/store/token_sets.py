@@ -103,7 +103,7 @@ def require_kept_manifests(folder: Path) -> None:
 
 
 def digest_of(manifest: dict[str, Any]) -> str:
-    """16 hex digits that change with any token, document, listed column, split, or order of shards."""
+    """16 hex digits that follow from tokens, documents, listed columns, splits and order."""
     fields = ("name", "split", "documents", "tokens", *LISTED)
     shards = [tuple(map(entry.get, fields)) for entry in manifest["shards"]]
     content = repr((manifest["tokenizer"]["fingerprint"], shards))
