@@ -1,4 +1,4 @@
-"""Conversations as ids and a mask: every token belongs to the span in which its first character lies."""
+"""Conversations as ids and a mask: a token is of the span in which its first character lies."""
 
 import json
 import random
@@ -29,21 +29,22 @@ def encoded(tokenizer: Tokenizer, rows: list[dict]) -> list[tuple[list[int], lis
     batch = ChatEncoder(Encoder(tokenizer)).encode(rows_of(*rows))
     assert batch.kept.all()
     ends = np.cumsum(batch.lengths).tolist()
-    found = []
+    spans = []
     for end, length, targets in zip(
         ends, batch.lengths.tolist(), batch.targets.tolist(), strict=True
     ):
-        found.append(
+        spans.append(
             (batch.tokens[end - length : end].tolist(), batch.mask[end - length : end].tolist())
         )
-        assert sum(found[-1][1]) == targets
-    return found
+        assert sum(spans[-1][1]) == targets
+    return spans
 
 
 @pytest.mark.parametrize("template", [CHATML, REWRITING])
 def test_ids_and_mask_are_those_of_a_slow_reference(tokenizer, template):
     rule = ChatRule("own", template, "all", ("<|im_start|>", "<|im_end|>"), adds=True)
-    chatting, rng = with_rule(tokenizer, rule), random.Random(0)
+    chatting = with_rule(tokenizer, rule)
+    rng = random.Random(0)
     rows = [{"messages": random_messages(rng)} for _ in range(200)]
     assert encoded(chatting, rows) == [slow_encode(chatting, row) for row in rows]
 
@@ -92,7 +93,8 @@ def with_tools(rng: random.Random, messages: list[dict]) -> list[dict]:
 
 
 def test_nanochat_s_rendering_token_for_token(tokenizer):
-    chatting, rng = with_rule(tokenizer, ChatRule.named("nanochat", "all")), random.Random(0)
+    chatting = with_rule(tokenizer, ChatRule.named("nanochat", "all"))
+    rng = random.Random(0)
     rows = [{"messages": with_tools(rng, random_messages(rng))} for _ in range(500)]
     rows = [row for row in rows if any(reference_of_nanochat(tokenizer, row["messages"])[1])]
     for (ids, mask), row in zip(encoded(chatting, rows), rows, strict=True):
@@ -103,12 +105,12 @@ def test_nanochat_s_rendering_token_for_token(tokenizer):
 
 @pytest.mark.parametrize("kind", ["digits", "llama2", "unigram", "word_piece"])
 def test_every_kind_of_tokenizer_gives_the_ids_of_its_library(kind):
-    """Where no content spells a special token, the library's own encoding of the whole text is the reference."""
-    whole = json.loads(KINDS[kind]().to_str())
-    special = {token["content"]: token["id"] for token in whole["added_tokens"] if token["special"]}
+    """Where no content spells a special token, the reference is the library's encoding of all."""
+    parts = json.loads(KINDS[kind]().to_str())
+    special = {token["content"]: token["id"] for token in parts["added_tokens"] if token["special"]}
     bos = next(token for token in ("<s>", "[CLS]", *special) if token in special)
     rule = ChatRule("own", CHATML, "all", ("<|im_start|>", "<|im_end|>"), adds=True)
-    chatting = with_rule(HuggingFace.of_json(kind, whole, special, bos), rule)
+    chatting = with_rule(HuggingFace.of_json(kind, parts, special, bos), rule)
     rng = random.Random(0)
     contents = [
         text for text in (*TEXTS, *make_text(5, 0, 20)) if "<|" not in text and "s>" not in text
@@ -122,7 +124,8 @@ def test_every_kind_of_tokenizer_gives_the_ids_of_its_library(kind):
         }
         for _ in range(30)
     ]
-    library, template = chatting.decoding, JinjaTemplate(CHATML, {})
+    library = chatting.decoding
+    template = JinjaTemplate(CHATML, {})
     for (ids, mask), row in zip(encoded(chatting, rows), rows, strict=True):
         text = template.render(row["messages"])[0]
         assert ids[1:] == library.encode(text, add_special_tokens=False).ids
@@ -143,7 +146,8 @@ def test_an_ordinary_token_is_no_special_token_of_a_template():
 
 
 def test_tokenized_conversations_are_taken_as_they_are(tokenizer):
-    chatting, bos = with_rule(tokenizer, ChatRule.named("nanochat", "all")), tokenizer.bos_id
+    chatting = with_rule(tokenizer, ChatRule.named("nanochat", "all"))
+    bos = tokenizer.bos_id
     rows = [
         {"input_ids": [bos, 5, 6, 7], "assistant_masks": [0, 0, 1, 1]},
         {"input_ids": [5, 6, 7], "loss_mask": [1, 0, 1]},
@@ -203,12 +207,12 @@ def test_the_template_and_the_loss_rule_are_in_the_fingerprint(tokenizer, tmp_pa
         ChatRule.named("chatml", "all"),
     ]
     made = [tokenizer, *(with_rule(tokenizer, rule) for rule in rules)]
-    assert len({one.fingerprint for one in made}) == 4
-    for one in made:
-        one.save(tmp_path / "tokenizer.json")
-        assert Tokenizer.load(tmp_path / "tokenizer.json") == one
+    assert len({chatting.fingerprint for chatting in made}) == 4
+    for chatting in made:
+        chatting.save(tmp_path / "tokenizer.json")
+        assert Tokenizer.load(tmp_path / "tokenizer.json") == chatting
     assert made[3].vocab_size == tokenizer.vocab_size + 2
-    assert {one.chat.text_fingerprint for one in made[1:]} == {tokenizer.fingerprint}
+    assert {chatting.chat.text_fingerprint for chatting in made[1:]} == {tokenizer.fingerprint}
 
 
 def test_a_tokenizer_without_the_special_tokens_is_refused(tokenizer):

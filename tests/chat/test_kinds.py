@@ -1,5 +1,6 @@
-"""Kinds of conversations that templates and formats change without a word: the right ids and mask, or refused."""
+"""Conversations that templates and formats change without a word: the right mask, or refused."""
 
+import itertools
 import json
 import re
 import unicodedata
@@ -37,12 +38,11 @@ def learned(template: str, row: dict, column: str | None = None) -> list[str]:
 HEADER = "{% for m in messages %}<|im_start|>{{ m.role }}\n"
 PROMPT = "{% if add_generation_prompt %}<|im_start|>assistant\n{% endif %}"
 HI = user("Hi")
-TWICE, BOTH = (
-    [HI, assistant("Hello"), user("More"), assistant("Fine")],
-    ["Hello<|im_end|>", "Fine<|im_end|>"],
-)
+TWICE = [HI, assistant("Hello"), user("More"), assistant("Fine")]
+BOTH = ["Hello<|im_end|>", "Fine<|im_end|>"]
 BY_PARTS = HEADER + (
-    "{% if m.content is string %}{{ m.content }}{% else %}{% for p in m.content %}{{ p.text }}{% endfor %}{% endif %}"
+    "{% if m.content is string %}{{ m.content }}"
+    "{% else %}{% for p in m.content %}{{ p.text }}{% endfor %}{% endif %}"
     "<|im_end|>\n{% endfor %}" + PROMPT
 )
 RIGHT = {
@@ -68,7 +68,8 @@ RIGHT = {
         TOOLS,
         {"messages": [HI, assistant("", tool_calls=[call("f", {"a": 10**20 - 1})])]},
         [
-            '<tool_call>\n{"name": "f", "arguments": {"a": 99999999999999999999}}\n</tool_call><|im_end|>'
+            '<tool_call>\n{"name": "f", "arguments": {"a": 99999999999999999999}}\n'
+            "</tool_call><|im_end|>"
         ],
     ),
     "lone surrogates and large integers in a string of JSON": (
@@ -121,15 +122,14 @@ ONLY_TEXTS = CHATML.replace(
 )
 BLOCK = "{% generation %}{{ m.content }}<|im_end|>{% endgeneration %}"
 LATER = HEADER + (  # as Gemma 4: content comes after the call and its result
-    "{% for c in m.tool_calls %}<call>{{ c.function.name }}{% endfor %}{% if m.tool_calls %}<result>"
+    "{% for c in m.tool_calls %}<call>{{ c.function.name }}{% endfor %}"
+    "{% if m.tool_calls %}<result>"
     "{{ messages[loop.index].content }}</result>{% endif %}{{ m.content }}<|im_end|>\n{% endfor %}"
     + PROMPT
 )
 ONE_CALL = TOOLS.replace("{% for c in m.tool_calls %}", "{% for c in (m.tool_calls or [])[:1] %}")
-NO_NAME, NO_REASONING = (
-    "leaves out the name of a call in a learned",
-    "leaves out the reasoning in a learned turn; take",
-)
+NO_NAME = "leaves out the name of a call in a learned"
+NO_REASONING = "leaves out the reasoning in a learned turn; take"
 REFUSED = {
     "the second of two calls": (
         ONE_CALL,
@@ -176,7 +176,8 @@ REFUSED = {
         "{% macro turn(m) %}<|im_start|>assistant\n"
         + BLOCK
         + "{% endmacro %}{% for m in messages %}"
-        "{% if m.role == 'assistant' %}{{ turn(m) }}{% else %}{{ m.content }}<s>{% endif %}{% endfor %}",
+        "{% if m.role == 'assistant' %}{{ turn(m) }}{% else %}{{ m.content }}<s>{% endif %}"
+        "{% endfor %}",
         TWICE,
         "a generation block is within a macro, a filter or a set",
     ),
@@ -360,16 +361,19 @@ def test_a_system_text_is_there_beside_any_column():
     with pytest.raises(BrokenConversation, match="message 0: expected content of text or parts"):
         read_conversation({"messages": turns, "system": {"a": 1}})
     for row, column in (({"chat": turns}, "chat"), ({"prompt": "Hi", "completion": "Yo"}, None)):
-        found = read_conversation(row | {"system": "be kind"}, column)
-        assert found.messages[0] == {"role": "system", "content": "be kind"}
-        assert found.learned == (2,)
+        conversation = read_conversation(row | {"system": "be kind"}, column)
+        assert conversation.messages[0] == {"role": "system", "content": "be kind"}
+        assert conversation.learned == (2,)
     assert ReadOptions(messages_column="chat").conversation_columns[:3] == (
         "chat",
         "system",
         "tools",
     )
-    found = read_conversation({"prompt": "[]", "completion": "[1]", "tools": []})
-    assert ([message["content"] for message in found.messages], found.tools) == (["[]", "[1]"], [])
+    conversation = read_conversation({"prompt": "[]", "completion": "[1]", "tools": []})
+    assert ([message["content"] for message in conversation.messages], conversation.tools) == (
+        ["[]", "[1]"],
+        [],
+    )
 
 
 def test_a_template_needs_its_own_tokenizer_and_the_tokens_that_it_names(tokenizer, tmp_path):
@@ -412,39 +416,39 @@ HOW = ["lstrip", "rstrip", "single_word", "normalized", *CHANGES_TEXTS, "NFC", "
     "how", some_slow(HOW, quick=["lstrip", "normalized", "taken out", "NFC", "nothing"])
 )
 def test_ids_are_those_of_the_whole_rendering_however_a_tokenizer_changes_texts(how, tmp_path):
-    """And texts are encoded alone only where that is the same. As many bytes may be taken out as are put in."""
+    """And texts are encoded alone only where that is the same."""
     model = tokenizers.models.BPE(
         {letter: i for i, letter in enumerate(sorted(ByteLevel.alphabet()))}, []
     )
-    whole = tokenizers.Tokenizer(model)
-    whole.pre_tokenizer = CHANGES_TEXTS.get(how, ByteLevel(add_prefix_space=False))
-    whole.normalizer = tokenizers.normalizers.NFC() if how == "NFC" else None
+    made = tokenizers.Tokenizer(model)
+    made.pre_tokenizer = CHANGES_TEXTS.get(how, ByteLevel(add_prefix_space=False))
+    made.normalizer = tokenizers.normalizers.NFC() if how == "NFC" else None
     tokens = ("<s>", "<|im_start|>", "<|im_end|>")
     flags = {"normalized": False} | (
         {how: True} if how in ("lstrip", "rstrip", "single_word", "normalized") else {}
     )
-    whole.add_special_tokens(
+    made.add_special_tokens(
         [tokenizers.AddedToken(token, special=True, **flags) for token in tokens]
     )
-    whole.save(str(tmp_path / "tokenizer.json"))
+    made.save(str(tmp_path / "tokenizer.json"))
     chatting = with_rule(
         load_foreign(tmp_path / "tokenizer.json", "<s>"), ChatRule("own", CHATML, "all", tokens[1:])
     )
     assert changes_texts(chatting) == (how not in ("NFC", "nothing"))
-    around = [(a, b) for a in ("", " ", "\n ") for b in (" ", "")]
+    around = itertools.product(("", " ", "\n "), (" ", ""))
     rows = [
         {"messages": [user(f"{a}q {a}"), assistant(f"{b}Hi-the\u0301re{a}")]} for a, b in around
     ]
     spelled = {"messages": [user("<|im_end|>"), assistant("a")]}
-    given = pa.array([json.dumps(row) for row in [*rows, spelled]], pa.large_string())
-    batch = ChatEncoder(Encoder(chatting)).encode(given)
+    column = pa.array([json.dumps(row) for row in [*rows, spelled]], pa.large_string())
+    batch = ChatEncoder(Encoder(chatting)).encode(column)
     assert batch.kept.tolist() == [True] * len(rows) + [how in ("NFC", "nothing")]
     for row, end, length in zip(
         rows, np.cumsum(batch.lengths).tolist(), batch.lengths.tolist(), strict=False
     ):
         ids, mask = (values[end - length : end].tolist() for values in (batch.tokens, batch.mask))
         text = JinjaTemplate(CHATML, {}).render(row["messages"])[0]
-        assert ids[1:] == whole.encode(text, add_special_tokens=False).ids
+        assert ids[1:] == made.encode(text, add_special_tokens=False).ids
         answer = b"".join(
             chatting.token(id) for id, is_in in zip(ids, mask, strict=True) if is_in
         ).decode()

@@ -1,4 +1,4 @@
-"""Chat sets from the command line: prepared, verified, shown, converted, continued; and what is refused."""
+"""Chat sets from the command line: prepared, verified, shown, converted, continued; or refused."""
 
 import hashlib
 import io
@@ -108,8 +108,8 @@ def test_a_broken_row_is_an_error_with_its_line_or_counted(rows, tokenizer_json,
     assert "left out, or repaired: 1 conversation: no token of it is in the loss" in done.stdout
     folder = tmp_path / done.stdout.splitlines()[-1]
     assert any(
-        "1 conversation: no token of it is in the loss (the first in a.jsonl: line 5)" in one
-        for one in left_out(TokenSet(folder))
+        "1 conversation: no token of it is in the loss (the first in a.jsonl: line 5)" in sentence
+        for sentence in left_out(TokenSet(folder))
     )
     manifest = json.loads((folder / "manifest.json").read_text())
     assert (
@@ -123,13 +123,12 @@ def test_verify_finds_a_mask_that_does_not_agree_with_its_targets(chat_set, tmp_
     folder = shutil.copytree(chat_set, tmp_path / chat_set.name)
     token_set = TokenSet(folder)
     entry = token_set.entries[0]
-    shard, record = token_set.open(entry), token_set.record(entry)
+    shard = token_set.open(entry)
+    record = token_set.record(entry)
     mask = np.unpackbits(shard.column("mask"), bitorder="little")[: entry.tokens]
-    right, tokens, lengths = (
-        np.array(shard.column("targets")),
-        np.array(shard.tokens),
-        shard.lengths,
-    )
+    right = np.array(shard.column("targets"))
+    tokens = np.array(shard.tokens)
+    lengths = shard.lengths
     for at, message in (
         (int(np.argmax(mask)), "another number of tokens that bear loss"),
         (0, "BOS of document 0"),
@@ -159,9 +158,9 @@ def test_show_tells_what_bears_loss_and_padding(chat_set):
         record=True, width=200, soft_wrap=True, highlight=False, markup=False, force_terminal=True
     )
     show(Show(tokens=str(chat_set), row="0", seq_len=400), console)
-    told = console.export_text(clear=False)
-    assert "tokens are in the loss: document" in told
-    assert "tokens of padding, which are not in the loss" in told
+    output = console.export_text(clear=False)
+    assert "tokens are in the loss: document" in output
+    assert "tokens of padding, which are not in the loss" in output
     underlined = "".join(console.export_text(styles=True).split("\x1b[0m"))
     assert "\x1b[4" in underlined
     piped = Console(
@@ -183,7 +182,8 @@ def test_convert_writes_labels_and_masks_and_prepare_takes_them(chat_set, tokeni
     for row in rows:
         pairs = zip(row["input_ids"], row["assistant_masks"], strict=True)
         assert row["labels"] == [id if bears else -100 for id, bears in pairs]
-    entries, copy = TokenSet(chat_set).entries, shutil.copytree(chat_set, tmp_path / "copy")
+    entries = TokenSet(chat_set).entries
+    copy = shutil.copytree(chat_set, tmp_path / "copy")
     make_view(
         copy, "odd", {entry.name: [n % 2 for n in range(entry.documents)] for entry in entries}
     )
@@ -207,7 +207,7 @@ def test_convert_writes_labels_and_masks_and_prepare_takes_them(chat_set, tokeni
 
 
 def test_a_mask_that_is_left_out_is_said(chat_set, tmp_path, capsys):
-    for layout, more, said in (
+    for layout, more, message in (
         ("nanogpt", [], "nanogpt"),
         ("parquet", ["--eos"], "parquet with EOS"),
     ):
@@ -216,7 +216,7 @@ def test_a_mask_that_is_left_out_is_said(chat_set, tmp_path, capsys):
         )
         shards = len(TokenSet(chat_set).entries)
         assert (
-            f"left out: column mask of {shards} shards, as {said} has no place for it"
+            f"left out: column mask of {shards} shards, as {message} has no place for it"
             in capsys.readouterr().err
         )
 
@@ -267,7 +267,8 @@ def test_jsonl_parquet_and_datasets_give_the_same_ids_or_refuse(tokenizer, tmp_p
         row["messages"].insert(1, {"role": "assistant", "content": None, "tool_calls": [call]})
         row["messages"].insert(2, {"role": "tool", "content": "sun"})
     rows = [row | {"tools": [tool]} for row in rows]
-    text, json_type = datasets.Value("string"), datasets.Json()
+    text = datasets.Value("string")
+    json_type = datasets.Json()
     inner = {"name": text, "arguments": json_type}
     message = {"role": text, "content": text, "tool_calls": [{"type": text, "function": inner}]}
     made = datasets.Dataset.from_list(
@@ -286,13 +287,13 @@ def test_jsonl_parquet_and_datasets_give_the_same_ids_or_refuse(tokenizer, tmp_p
     write_jsonl(
         tmp_path / "texts" / "a.jsonl", [row | {"tools": json.dumps(row["tools"])} for row in rows]
     )
-    found = []
+    sets = []
     for name in ("jsonl", "texts", "saved", "parquet"):
         flags = ("--source", name, "--chat", "t.jinja", "--val-fraction", 0.2)
         done = run_prepare(*flags, cwd=tmp_path)
-        found.append(sorted(documents_of(tmp_path / done.stdout.splitlines()[-1])))
-    assert found[0] == found[1] == found[2] == found[3]
-    assert len(found[0]) == 200
+        sets.append(sorted(documents_of(tmp_path / done.stdout.splitlines()[-1])))
+    assert sets[0] == sets[1] == sets[2] == sets[3]
+    assert len(sets[0]) == 200
     (tmp_path / "structs").mkdir()
     pq.write_table(pa.Table.from_pylist(rows), tmp_path / "structs" / "a.parquet")
     done = run_prepare("--source", "structs", *flags[2:], cwd=tmp_path, check=False)

@@ -1,7 +1,8 @@
-"""The chat templates of real models, as TRL ships them, beside transformers' own rendering and masks.
+"""The chat templates of real models, as TRL ships them, beside transformers' rendering and masks.
 
-TRL has two templates of many models: the model's own, and one with {% generation %} marks for training. Our mask of the
-first is compared with the marks of the second, where both write the same text.
+TRL has two templates of many models: the model's own, and one with {% generation %} marks for
+training. Our mask of the first is compared with the marks of the second, where both write the same
+text.
 """
 
 import datetime
@@ -25,8 +26,8 @@ TEMPLATES = sorted(path.stem for path in FOLDER.glob("*.jinja"))
 MARKED = [name for name in TEMPLATES if name.endswith("_training")]
 VARIABLES = {"bos_token": "<BOS>", "eos_token": "<EOS>", "pad_token": "<PAD>"}
 SPELLED = re.compile(
-    r"<\|[^|<>'\"{}]+\|>|<｜[^｜]+｜>|</?s>|<\|?/?(?:start|end)_of_(?:turn|utterance)\|?>|<end_of_utterance>"
-    r"|<bos>|<eos>|<turn\|>|<\|turn>|\[/?INST\]|<SPECIAL_\d+>"
+    r"<\|[^|<>'\"{}]+\|>|<｜[^｜]+｜>|</?s>|<\|?/?(?:start|end)_of_(?:turn|utterance)\|?>"
+    r"|<end_of_utterance>|<bos>|<eos>|<turn\|>|<\|turn>|\[/?INST\]|<SPECIAL_\d+>"
 )
 REFUSED = {"glm4moe": "a turn ends where the next one begins, with no token of its own"}
 pytestmark = pytest.mark.slow
@@ -90,7 +91,8 @@ def ours(finder: TurnFinder, row: dict) -> tuple[str, list[bool]]:
 @pytest.mark.parametrize("name", TEMPLATES)
 def test_the_text_is_transformers(name):
     source = (FOLDER / f"{name}.jinja").read_text()
-    template, same = JinjaTemplate(source, VARIABLES), 0
+    template = JinjaTemplate(source, VARIABLES)
+    same = 0
     for row in conversations(30, name):
         try:
             expected, _ = theirs(source, row)
@@ -106,17 +108,20 @@ def test_the_text_is_transformers(name):
 def unexplained(source: str, row: dict, text: str, mask: list[bool], wanted: list[bool]) -> str:
     """What one mask has and the other has not, but for two things that are ours on purpose.
 
-    A turn begins after the whole generation prompt, as the model is given it; and it ends with the token that ends it,
-    without the line break, or end of text, that a template writes then.
+    A turn begins after the whole generation prompt, as the model is given it; and it ends with the
+    token that ends it, without the line break, or end of text, that a template writes then.
     """
     template = JinjaTemplate(source, VARIABLES)
     messages = row["messages"]
     before = messages[:-1]  # the last is the assistant's
     prompt = template.render(before, None, True)[0][len(template.render(before)[0]) :]
     assert not [
-        i for i, (own, theirs) in enumerate(zip(mask, wanted, strict=True)) if own and not theirs
+        i
+        for i, (is_ours, is_theirs) in enumerate(zip(mask, wanted, strict=True))
+        if is_ours and not is_theirs
     ]
-    left, at = [], 0
+    left = []
+    at = 0
     for is_more, letters in groupby(range(len(text)), lambda i: wanted[i] and not mask[i]):
         part = text[at : (at := at + len(list(letters)))]
         if (
@@ -135,20 +140,20 @@ def test_the_mask_is_the_marked_template_s_letter_by_letter(name):
     source = (FOLDER / f"{name}.jinja").read_text()
     marked = FOLDER / f"{name.removesuffix('_training')}_training.jinja"
     finder = TurnFinder(JinjaTemplate(source, VARIABLES), special_of(source), "all")
-    found = Counter()
+    counts = Counter()
     for row in conversations(30, name, seed=1):
         try:
             text, mask = ours(finder, row)
         except CannotMask as error:
-            found[str(error)] += 1
+            counts[str(error)] += 1
             continue
         expected, spans = theirs(marked.read_text() if marked.exists() else source, row)
         if text != expected or not spans:
-            found["another text, or no marks"] += 1
+            counts["another text, or no marks"] += 1
             continue
         wanted = [any(a <= i < b for a, b in spans) for i in range(len(text))]
         assert not unexplained(source, row, text, mask, wanted)
-        found["same"] += 1
-    print(name, dict(found))
-    reasons = {reason for reason in found if reason != "same"}
-    assert found["same"] or reasons & {"another text, or no marks"} or name in REFUSED
+        counts["same"] += 1
+    print(name, dict(counts))
+    reasons = {reason for reason in counts if reason != "same"}
+    assert counts["same"] or reasons & {"another text, or no marks"} or name in REFUSED

@@ -76,7 +76,7 @@ def test_a_template_without_a_generation_prompt():
 
 
 def test_a_template_that_rewrites_its_history():
-    """Differences of renderings fail here: the first turn is written otherwise once a second follows."""
+    """Differences of renderings fail here: the first turn differs once a second follows."""
     turn = "<think>\nhm\n</think>\n\n"
     row = {"messages": [user("a"), assistant(turn + "one"), user("b"), assistant(turn + "two")]}
     assert learned_text(REWRITING, row) == "one<|im_end|>" + turn + "two<|im_end|>"
@@ -101,7 +101,8 @@ def test_tool_calls_are_learned_and_their_results_are_not():
     _, _, special = found_in(TOOLS, row)
     assert special == ["<|im_start|>", "<|im_end|>"] * 5
     assert learned_text(TOOLS, row) == (
-        f'<tool_call>\n{{"name": "weather", "arguments": {written}}}\n</tool_call><|im_end|>It is sunny.<|im_end|>'
+        f'<tool_call>\n{{"name": "weather", "arguments": {written}}}\n</tool_call><|im_end|>'
+        "It is sunny.<|im_end|>"
     )
 
 
@@ -140,15 +141,19 @@ def test_a_turn_without_a_text_is_refused_if_it_is_to_be_learned(empty):
 
 
 PARTS_THAT_END = (  # each call is a part with an end of its own, as content is
-    "{% for m in messages %}{% if m.content %}<|im_start|>{{ m.role }}\n{{ m.content }}<|im_end|>{% endif %}"
-    "{% for c in m.tool_calls %}<|im_start|>call\n{{ c.function | tojson }}<|im_end|>{% endfor %}\n{% endfor %}"
+    "{% for m in messages %}"
+    "{% if m.content %}<|im_start|>{{ m.role }}\n{{ m.content }}<|im_end|>{% endif %}"
+    "{% for c in m.tool_calls %}<|im_start|>call\n{{ c.function | tojson }}<|im_end|>{% endfor %}"
+    "\n{% endfor %}"
     "{% if add_generation_prompt %}<|im_start|>assistant\n{% endif %}"
 )
 NAMES_THE_CALL = (  # as Harmony: the result of a call names it
-    "{% for m in messages %}{% if m.role == 'tool' %}<|im_start|>{{ called.name }} to=assistant\n{{ m.content }}"
+    "{% for m in messages %}{% if m.role == 'tool' %}"
+    "<|im_start|>{{ called.name }} to=assistant\n{{ m.content }}"
     "<|im_end|>"
     "{% else %}<|im_start|>{{ m.role }}\n{{ m.content }}{% for c in m.tool_calls %}"
-    "<call>{{ c.function.name }}({{ c.function.arguments | tojson }}){% endfor %}<|im_end|>{% endif %}\n{% endfor %}"
+    "<call>{{ c.function.name }}({{ c.function.arguments | tojson }}){% endfor %}<|im_end|>"
+    "{% endif %}\n{% endfor %}"
     "{% if add_generation_prompt %}<|im_start|>assistant\n{% endif %}"
 ).replace("called.name", "messages[loop.index0 - 1].tool_calls[0].function.name")
 
@@ -162,15 +167,16 @@ def test_a_call_of_numbers_is_learned_as_one_of_texts(arguments):
         {"role": "assistant", "content": "", "tool_calls": [call("add", arguments)]},
     ]
     messages += [{"role": "tool", "content": "5"}, assistant("It is 5")]
-    told = json.dumps(arguments)
-    expected = f'<tool_call>\n{{"name": "add", "arguments": {told}}}\n</tool_call><|im_end|>It is 5<|im_end|>'
+    written = json.dumps(arguments)
+    written_call = f'<tool_call>\n{{"name": "add", "arguments": {written}}}\n</tool_call>'
+    expected = f"{written_call}<|im_end|>It is 5<|im_end|>"
     assert learned_text(TOOLS, {"messages": messages}) == expected
-    expected = f"<call>add({told})<|im_end|>It is 5<|im_end|>"
+    expected = f"<call>add({written})<|im_end|>It is 5<|im_end|>"
     assert learned_text(NAMES_THE_CALL, {"messages": messages}) == expected
     messages[1]["content"] = "x"
-    told = json.dumps({"name": "add", "arguments": arguments})
-    found = learned_text(PARTS_THAT_END, {"messages": messages})
-    assert found == f"x<|im_end|><|im_start|>call\n{told}<|im_end|>It is 5<|im_end|>"
+    written = json.dumps({"name": "add", "arguments": arguments})
+    text = learned_text(PARTS_THAT_END, {"messages": messages})
+    assert text == f"x<|im_end|><|im_start|>call\n{written}<|im_end|>It is 5<|im_end|>"
 
 
 def test_a_block_without_a_text_is_nobody_s_where_not_all_are_learned():
@@ -191,20 +197,21 @@ def test_texts_that_spell_marks_are_texts():
 
 @pytest.mark.parametrize("template", [CHATML, MARKED, REWRITING, TOOLS])
 def test_masks_do_not_depend_on_the_conversations_before(template):
-    warm, rng = finder(template), random.Random(1)
+    warm = finder(template)
+    rng = random.Random(1)
     for _ in range(300):
         messages = random_messages(rng)
         for message in messages:
             if message["role"] == "assistant" and template == REWRITING and rng.random() < 0.3:
                 message["content"] = f"<think>{rng.choice(TEXTS)}</think>{message['content']}"
         conversation = read_conversation({"messages": messages})
-        found = []
-        for one in (warm, finder(template)):
+        results = []
+        for either in (warm, finder(template)):
             try:
-                found.append(one.find(conversation))
+                results.append(either.find(conversation))
             except CannotMask as error:
-                found.append(str(error))
-        assert found[0] == found[1]
+                results.append(str(error))
+        assert results[0] == results[1]
     assert 0 < len(warm._frames) < 300, "conversations of one shape share their frame"
 
 

@@ -1,4 +1,6 @@
-"""Preparing into a bucket: the same set as in a folder, by any number of machines, and nothing of it stays here."""
+"""Preparing into a bucket: the same set as in a folder, by any number of machines."""
+
+from itertools import chain
 
 import boto3
 import pytest
@@ -21,7 +23,8 @@ def objects(bucket: str, prefix: str = "tokens/") -> dict[str, bytes]:
     """What lies in a bucket, by its name without the set's."""
     s3 = boto3.client("s3")
     pages = s3.get_paginator("list_objects_v2").paginate(Bucket=bucket, Prefix=prefix)
-    keys = [item["Key"] for page in pages for item in page.get("Contents", ())]
+    items = chain.from_iterable(page.get("Contents", ()) for page in pages)
+    keys = [item["Key"] for item in items]
     return {
         key.split("/", 2)[2]: s3.get_object(Bucket=bucket, Key=key)["Body"].read() for key in keys
     }
@@ -47,8 +50,8 @@ def test_a_bucket_gets_what_a_folder_gets(flags, bucket, tmp_path, cache):
         RowLoader(tokens, batch_size=4, seq_len=64, cache_dir=cache) for tokens in (here, address)
     ]
     for _ in range(30):
-        one, other = (next(loader)[0] for loader in loaders)
-        assert torch.equal(one, other)
+        first, second = (next(loader)[0] for loader in loaders)
+        assert torch.equal(first, second)
 
 
 def test_two_runs_at_once_write_the_same_bytes(flags, bucket, tmp_path):
@@ -99,7 +102,8 @@ def test_a_set_in_a_bucket_grows(source, tokenizer_json, bucket, tmp_path, cache
     address = run_prepare("--source", str(few), *flags, cwd=tmp_path).stdout.splitlines()[-1]
     loader = RowLoader(address, batch_size=4, seq_len=64, cache_dir=cache)
     next(loader)
-    state, after = loader.state_dict(), next(loader)[0]
+    state = loader.state_dict()
+    after = next(loader)[0]
     before = open_set(address, CacheConfig(cache)).digest
     run_prepare("--source", str(source), *flags, cwd=tmp_path)
     assert open_set(address, CacheConfig(cache)).digest != before

@@ -3,6 +3,7 @@
 import json
 import random
 import re
+from itertools import chain
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -87,7 +88,8 @@ def expected():
 
 def kept_of(folder):
     token_set = TokenSet(folder)
-    return [row for entry in token_set.entries for row in metadata_of(token_set, entry).to_pylist()]
+    tables = [metadata_of(token_set, entry) for entry in token_set.entries]
+    return list(chain.from_iterable(table.to_pylist() for table in tables))
 
 
 def test_columns_are_kept_as_they_are_for_each_document(source, tokenizer_json):

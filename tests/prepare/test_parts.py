@@ -1,4 +1,4 @@
-"""Parts on many machines make, in any order and side by side, the token set that one machine makes."""
+"""Parts on many machines make, in any order and side by side, the set that one machine makes."""
 
 import pytest
 import warm

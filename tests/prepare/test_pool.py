@@ -19,7 +19,9 @@ from tokenmill.prepare.pool import Failure, Pool
 
 def run(whats, tmp_path, workers=2, **more):
     """The outcomes by task, the sums of the numbers that were reported, and the texts."""
-    outcomes, sums, told = {}, [0, 0], []
+    outcomes = {}
+    sums = [0, 0]
+    texts = []
 
     def add(ones, tens):
         sums[0] += ones
@@ -31,23 +33,23 @@ def run(whats, tmp_path, workers=2, **more):
             tasks.work,
             todo,
             add,
-            lambda task, one: outcomes.update({task[0]: one}),
-            told.append,
+            lambda task, outcome: outcomes.update({task[0]: outcome}),
+            texts.append,
             **more,
         )
-    assert failures == [one for one in outcomes.values() if isinstance(one, Failure)]
-    return outcomes, sums, told
+    assert failures == [outcome for outcome in outcomes.values() if isinstance(outcome, Failure)]
+    return outcomes, sums, texts
 
 
 @pytest.mark.parametrize("workers", [1, 3])
 def test_all_tasks_are_done_by_at_most_so_many_workers(tmp_path, workers):
-    outcomes, sums, told = run([f"task {i}" for i in range(7)], tmp_path, workers)
+    outcomes, sums, texts = run([f"task {i}" for i in range(7)], tmp_path, workers)
     assert [what for what, _ in outcomes.values()] == list(outcomes) or sorted(outcomes) == [
         f"task {i}" for i in range(7)
     ]
     assert len({pid for _, pid in outcomes.values()} - {os.getpid()}) <= workers
     assert sums == [7 * 3, 7 * 30]
-    assert told == ["began"] * 7
+    assert texts == ["began"] * 7
     assert run([], tmp_path) == ({}, [0, 0], [])
 
 
@@ -77,7 +79,7 @@ def test_a_worker_that_reports_nothing_is_killed_and_its_task_tried_once_more(
 ):
     monkeypatch.setattr(pools, "SILENT_SECONDS", 1.5)
     outcomes, _, _ = run(["a", what, "b", "c"], tmp_path)
-    assert [outcomes[one][0] for one in "abc"] == ["a", "b", "c"]
+    assert [outcomes[task][0] for task in "abc"] == ["a", "b", "c"]
     if what == "stop":
         assert outcomes[what].reason == "the worker reported nothing for 1.5 s, 2 times"
     else:

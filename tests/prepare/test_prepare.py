@@ -1,4 +1,4 @@
-"""Preparing: the same bytes whatever the workers and whatever was killed, and every fault has its message."""
+"""Preparing: the same bytes whatever the workers and what was killed; a fault has its message."""
 
 import json
 import os
@@ -7,6 +7,7 @@ import signal
 import subprocess
 import sys
 import time
+from itertools import chain
 from pathlib import Path
 
 import numpy as np
@@ -20,7 +21,7 @@ from tokenmill.tokenize.train import train_tokenizer
 
 
 def prepare(source, tokenizer_json, cwd, *flags, **more):
-    """Prepares `source` with small shards; the token set's folder, as the last line of stdout has it."""
+    """Prepares `source` with small shards; the token set's folder, as stdout's last line has it."""
     fixed = ("--source", source, "--tokenizer", tokenizer_json, "--shard-text-bytes", 5_000)
     fixed += () if "--val-fraction" in flags else ("--val-file", "shard_3.parquet")
     done = run_prepare(*fixed, *flags, cwd=cwd, **more)
@@ -35,7 +36,8 @@ def documents_of(folder, split):
 
 
 def texts_of(*paths):
-    return [text for path in paths for text in pq.read_table(path)["text"].to_pylist() if text]
+    columns = [pq.read_table(path)["text"].to_pylist() for path in paths]
+    return list(filter(None, chain.from_iterable(columns)))
 
 
 def test_every_document_is_there_in_order_and_equal_to_tiktoken_s_ids(
@@ -58,10 +60,12 @@ def test_every_document_is_there_in_order_and_equal_to_tiktoken_s_ids(
 
 
 def test_the_result_does_not_depend_on_the_number_of_workers(source, tokenizer_json, tmp_path):
-    one = prepare(source, tokenizer_json, tmp_path, "--workers", 1, "--tokens-root", "one")
+    by_one_worker = prepare(
+        source, tokenizer_json, tmp_path, "--workers", 1, "--tokens-root", "one"
+    )
     three = prepare(source, tokenizer_json, tmp_path, "--workers", 3, "--tokens-root", "three")
-    assert tree(one) == tree(three)
-    assert len(TokenSet(one).entries) > 4
+    assert tree(by_one_worker) == tree(three)
+    assert len(TokenSet(by_one_worker).entries) > 4
 
 
 def test_running_again_tokenizes_nothing_and_touches_nothing(source, tokenizer_json, tmp_path):
@@ -76,9 +80,9 @@ def test_running_again_tokenizes_nothing_and_touches_nothing(source, tokenizer_j
 def test_another_tokenizer_prepares_beside_the_old(source, tokenizer_json, tmp_path):
     old = prepare(source, tokenizer_json, tmp_path)
     before = tree(old)
-    other = tmp_path / "other.json"
-    train_tokenizer(make_text(documents=50, seed=9), 350, "bpe350").save(other)
-    new = prepare(source, other, tmp_path)
+    other_path = tmp_path / "other.json"
+    train_tokenizer(make_text(documents=50, seed=9), 350, "bpe350").save(other_path)
+    new = prepare(source, other_path, tmp_path)
     assert new.parent == old.parent
     assert new != old
     assert tree(old) == before
@@ -107,7 +111,7 @@ def test_a_trained_tokenizer_is_kept_and_used_again(source, tmp_path):
 
 
 def start(source, tokenizer_json, cwd):
-    """A preparation with one worker, in a process group of its own, that has finished at least one shard."""
+    """A preparation with one worker, in a group of its own, that has finished a shard or more."""
     flags = (
         "--source",
         source,
@@ -157,12 +161,12 @@ def test_two_preparations_of_one_set_at_once_write_the_same_bytes(
     second = run_prepare(*flags, cwd=tmp_path)
     _, errors = process.communicate(timeout=120)
     assert process.returncode == 0, errors
-    whole = run_prepare(*flags, "--tokens-root", "undisturbed", cwd=tmp_path)
-    trees = [tree(tmp_path / run.stdout.splitlines()[-1]) for run in (second, whole)]
+    undisturbed = run_prepare(*flags, "--tokens-root", "undisturbed", cwd=tmp_path)
+    trees = [tree(tmp_path / run.stdout.splitlines()[-1]) for run in (second, undisturbed)]
     assert trees[0] == trees[1]
 
 
-# ---------------------------------------------------------------------------- what a user can get wrong
+# ---------------------------------------------------------------------------- faults of a user
 
 
 @pytest.mark.parametrize(
@@ -226,8 +230,8 @@ def test_a_damaged_file_fails_alone_and_the_next_run_does_what_is_missing(
     source, tokenizer_json, tmp_path
 ):
     path = source / "shard_1.parquet"
-    whole = path.read_bytes()
-    for damaged in (whole[: len(whole) // 2], whole[:500] + bytes(500) + whole[1000:]):
+    intact = path.read_bytes()
+    for damaged in (intact[: len(intact) // 2], intact[:500] + bytes(500) + intact[1000:]):
         path.write_bytes(damaged)
         done = prepare(source, tokenizer_json, tmp_path, check=False)
         assert done.returncode == 1
@@ -236,7 +240,7 @@ def test_a_damaged_file_fails_alone_and_the_next_run_does_what_is_missing(
         assert not list(tmp_path.rglob("manifest.json"))
         sources = {path.name.split(".")[0] for path in tmp_path.glob("data/tokens/*/shards/*.json")}
         assert {"shard_0", "shard_2", "shard_3"} <= sources
-        path.write_bytes(whole)
+        path.write_bytes(intact)
     folder = prepare(source, tokenizer_json, tmp_path)
     assert tree(folder) == tree(
         prepare(source, tokenizer_json, tmp_path, "--tokens-root", "undisturbed")
@@ -266,9 +270,9 @@ def test_null_and_empty_documents_are_counted_in_record_manifest_and_summary(
     flags = ("--source", "corpus", "--tokenizer", tokenizer_json, "--val-file", "val.parquet")
     done = run_prepare(*flags, cwd=tmp_path)
     folder = tmp_path / done.stdout.splitlines()[-1]
-    for path, many in ((folder / "manifest.json", 10), (folder / "shards/a.000.json", 9)):
+    for path, count in ((folder / "manifest.json", 10), (folder / "shards/a.000.json", 9)):
         counts = json.loads(path.read_text())
-        assert (counts["null_documents"], counts["empty_documents"]) == (2 * many, many)
+        assert (counts["null_documents"], counts["empty_documents"]) == (2 * count, count)
     assert "20 null documents (the first in a.parquet)" in done.stdout
     assert "10 empty documents (the first in a.parquet)" in done.stdout
 
@@ -286,7 +290,8 @@ def test_the_help_explains_every_flag():
         "shard-text-bytes",
     ):
         assert f"--{flag}" in text
-    assert "leave out and count lines, and conversations" in " ".join(text.replace("│", "").split())
+    unboxed = " ".join(text.replace("│", "").split())
+    assert "leave out and count lines, and conversations" in unboxed
     source = (ROOT / "tokenmill" / "prepare" / "config.py").read_text()
     lines = source.partition("def __post_init__")[0].splitlines()
     fields = [number for number, line in enumerate(lines) if re.match(r"    \w+: ", line)]

@@ -1,4 +1,4 @@
-"""On a real Ray cluster of two raylets the bytes are those of one machine, though one of them is killed midway."""
+"""On a Ray cluster, one of its two raylets killed midway, the bytes are those of one machine."""
 
 import os
 import subprocess

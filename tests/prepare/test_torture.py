@@ -1,4 +1,4 @@
-"""A preparation that is killed at random moments, or runs out of room, goes on to the bytes of an undisturbed one."""
+"""A preparation that is killed, or runs out of room, goes on to the bytes of an undisturbed one."""
 
 import os
 import random
@@ -8,6 +8,7 @@ import subprocess
 import sys
 import time
 from contextlib import contextmanager, suppress
+from itertools import chain
 
 import psutil
 import pytest
@@ -38,13 +39,14 @@ def flags(tokenizer_json, tmp_path):
 
 @pytest.mark.parametrize("seed", range(int(os.environ.get("KILLED_SETS", "1"))))
 def test_killed_at_random_moments_it_goes_on_to_the_same_bytes(flags, tmp_path, seed):
-    """The parent, a worker, the server that forks workers, or all of them, some times before it ends."""
-    rng, began = random.Random(seed), time.monotonic()
+    """The parent, a worker, the server that forks them, or all, some times before it ends."""
+    rng = random.Random(seed)
+    began = time.monotonic()
     expected = tree(tmp_path / run_prepare(*flags, cwd=tmp_path).stdout.splitlines()[-1])
-    whole = time.monotonic() - began
+    seconds = time.monotonic() - began
     for victim in rng.sample(("parent", "worker", "server", "group"), 3):
         run_and_kill(
-            [*flags, "--tokens-root", "killed"], tmp_path, victim, rng.uniform(0.2, 1) * whole
+            [*flags, "--tokens-root", "killed"], tmp_path, victim, rng.uniform(0.2, 1) * seconds
         )
     made = {path: path.stat().st_ino for path in tmp_path.glob("killed/*/shards/*.json")}
     done = run_prepare(*flags, "--tokens-root", "killed", cwd=tmp_path)
@@ -64,17 +66,17 @@ def run_and_kill(flags, cwd, victim, moment):
         time.sleep(moment)
         with suppress(ProcessLookupError, psutil.NoSuchProcess):
             servers = [
-                one
-                for one in psutil.Process(process.pid).children()
-                if "forkserver" in str(one.cmdline())
+                child
+                for child in psutil.Process(process.pid).children()
+                if "forkserver" in str(child.cmdline())
             ]
-            workers = [worker for server in servers for worker in server.children()]
+            workers = list(chain.from_iterable(server.children() for server in servers))
             if victim == "group":
                 os.killpg(process.pid, signal.SIGKILL)
-            for one in {"parent": [process], "worker": workers, "server": servers}.get(victim, [])[
-                :1
-            ]:
-                one.kill()
+            for child in {"parent": [process], "worker": workers, "server": servers}.get(
+                victim, []
+            )[:1]:
+                child.kill()
         process.wait(timeout=120)
     wait_until(
         lambda: not alive(process.pid)
@@ -96,8 +98,8 @@ def test_a_full_disk_is_a_clear_error_and_the_next_run_goes_on(flags, tmp_path):
     assert not list(tmp_path.glob("data/tokens/*/manifest.json"))
     assert not list(tmp_path.rglob("*.tmp"))
     again = tree(tmp_path / run_prepare(*flags, cwd=tmp_path).stdout.splitlines()[-1])
-    whole = run_prepare(*flags, "--tokens-root", "undisturbed", cwd=tmp_path)
-    assert again == tree(tmp_path / whole.stdout.splitlines()[-1])
+    undisturbed = run_prepare(*flags, "--tokens-root", "undisturbed", cwd=tmp_path)
+    assert again == tree(tmp_path / undisturbed.stdout.splitlines()[-1])
 
 
 def test_a_read_only_token_set_is_used_as_it_is_and_refused_where_it_must_change(

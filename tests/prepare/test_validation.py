@@ -1,4 +1,4 @@
-"""What validates: by the user's word, by names, or by a hash of the text; and no document ever changes its split."""
+"""What validates: by the user's word, names, or a hash; and no document ever changes its split."""
 
 import json
 import re
@@ -18,8 +18,8 @@ def divided(sizes, former=None, **config):
     """(the share of each file that validates, what was said) for files of these names and sizes."""
     files = [SourceFile(name, f"/{name}", size) for name, size in sorted(sizes.items())]
     asked = asked_rule(config.get("val_file"), config.get("val_fraction"))
-    found, said = divide(files, find_rule(asked, files, former, "web"))
-    return {file.name: file.val_share for file in found}, said
+    with_shares, sentences = divide(files, find_rule(asked, files, former, "web"))
+    return {file.name: file.val_share for file in with_shares}, sentences
 
 
 MANY = {f"{n}.jsonl": 9 << 20 for n in range(3)}
@@ -35,21 +35,21 @@ MANY = {f"{n}.jsonl": 9 << 20 for n in range(3)}
         (MANY, {"val_file": "1.jsonl"}, {"0.jsonl": 0.0, "1.jsonl": 1.0, "2.jsonl": 0.0}),
         (MANY, {"val_file": "last"}, {"0.jsonl": 0.0, "1.jsonl": 0.0, "2.jsonl": 1.0}),
         (MANY, {"val_file": "[12].jsonl"}, {"0.jsonl": 0.0, "1.jsonl": 1.0, "2.jsonl": 1.0}),
-        ({"train.jsonl": 90, "test.jsonl": 9, "x/val.jsonl": 9}, {}, {"train.jsonl": 0.0, "x/val.jsonl": 1.0}),
-        ({"a.jsonl": 90, "x/dev/b.jsonl": 9, "eval.jsonl": 9}, {}, {"a.jsonl": 0.0, "x/dev/b.jsonl": 1.0}),
+        ({"a.jsonl": 90, "test.txt": 9, "x/val.txt": 9}, {}, {"a.jsonl": 0.0, "x/val.txt": 1.0}),
+        ({"a.jsonl": 90, "dev/b.txt": 9, "eval.jsonl": 9}, {}, {"a.jsonl": 0.0, "dev/b.txt": 1.0}),
         ({"train.jsonl": 90, "test.jsonl": 9}, {}, {"train.jsonl": 0.1}),
         ({"train.jsonl": 90, "test.jsonl": 9}, {"val_fraction": 0.2}, {"train.jsonl": 0.2}),
-        ({"train.jsonl": 90, "test.jsonl": 9}, {"val_file": "test.jsonl"}, {"train.jsonl": 0.0, "test.jsonl": 1.0}),
+        ({"a.jsonl": 90, "test.md": 9}, {"val_file": "test.md"}, {"a.jsonl": 0.0, "test.md": 1.0}),
         ({"test/a.jsonl": 90, "test/b.jsonl": 9}, {}, {"test/a.jsonl": 0.1, "test/b.jsonl": 0.1}),
-        ({"valid-a.jsonl": 5, "devices.jsonl": 90}, {}, {"valid-a.jsonl": 1.0, "devices.jsonl": 0.0}),
+        ({"valid-a.jsonl": 5, "devices.txt": 90}, {}, {"valid-a.jsonl": 1.0, "devices.txt": 0.0}),
     ],
 )  # fmt: skip
 def test_the_rule(sizes, config, expected):
-    found, said = divided(sizes, **config)
-    assert found == expected
-    assert said[0].startswith("validates: ")
-    assert [line for line in said if line.startswith("left out, for tests")] == said[1:]
-    assert len(said) - 1 == (len(found) < len(sizes))
+    shares, sentences = divided(sizes, **config)
+    assert shares == expected
+    assert sentences[0].startswith("validates: ")
+    assert [line for line in sentences if line.startswith("left out, for tests")] == sentences[1:]
+    assert len(sentences) - 1 == (len(shares) < len(sizes))
 
 
 @pytest.mark.parametrize(
@@ -111,7 +111,8 @@ def jsonl(texts):
 
 def test_documents_never_change_their_split_and_equal_ones_are_in_one(tokenizer_json, tmp_path):
     """Over growth, other tokenizers, formats, sizes of shards and orders."""
-    corpus, flags = tmp_path / "corpus", ("--source", "corpus", "--shard-text-bytes", 3000)
+    corpus = tmp_path / "corpus"
+    flags = ("--source", "corpus", "--shard-text-bytes", 3000)
     corpus.mkdir()
     texts = {
         name: make_text(80, seed=seed)
@@ -133,14 +134,14 @@ def test_documents_never_change_their_split_and_equal_ones_are_in_one(tokenizer_
     assert 0.04 < len(ever["val"]) / 300 < 0.2
     assert read_manifest(folder)["prepared"]["validation"] == {"fraction": 0.1}
 
-    other = (
+    elsewhere = (
         tmp_path
         / run_prepare(*flags, "--tokenizer", "train:300", cwd=tmp_path).stdout.splitlines()[-1]
     )
     write_parquet(tmp_path / "parquet" / "all.parquet", sum(texts.values(), [])[::-1])
     more = ("--source", "parquet", "--tokenizer", tokenizer_json)
     again = tmp_path / run_prepare(*more, cwd=tmp_path).stdout.splitlines()[-1]
-    for folder in (other, again):
+    for folder in (elsewhere, again):
         assert {split: set(texts_of(folder, split)) for split in ever} == ever
 
 
@@ -180,10 +181,8 @@ def test_a_file_that_is_gone_or_changed_is_refused_and_others_are_appended(
 ):
     flags = ("--source", source, "--tokenizer", tokenizer_json, "--val-file", "shard_3.parquet")
     folder = tmp_path / run_prepare(*flags, cwd=tmp_path).stdout.splitlines()[-1]
-    before, shards = (
-        {path.name: path.stat().st_ino for path in folder.glob("shards/*")},
-        read_manifest(folder)["shards"],
-    )
+    before = {path.name: path.stat().st_ino for path in folder.glob("shards/*")}
+    shards = read_manifest(folder)["shards"]
     for name in ("a.parquet", "shard_2b.parquet"):
         write_parquet(source / name, make_text(10, seed=7))
     run_prepare(*flags, cwd=tmp_path)
@@ -194,7 +193,7 @@ def test_a_file_that_is_gone_or_changed_is_refused_and_others_are_appended(
     )
     assert len(list((folder / "manifests").iterdir())) == 2
 
-    whole = (source / "shard_1.parquet").read_bytes()
+    intact = (source / "shard_1.parquet").read_bytes()
     write_parquet(source / "shard_1.parquet", make_text(documents=40, seed=99), row_group_size=8)
     done = run_prepare(*flags, cwd=tmp_path, check=False)
     assert "shard shard_0.000 was made from other data" in done.stderr
@@ -202,7 +201,7 @@ def test_a_file_that_is_gone_or_changed_is_refused_and_others_are_appended(
     (source / "shard_1.parquet").unlink()
     done = run_prepare(*flags, cwd=tmp_path, check=False)
     assert "was made of shard_1.parquet too, which the source has no more" in done.stderr
-    (source / "shard_1.parquet").write_bytes(whole)
+    (source / "shard_1.parquet").write_bytes(intact)
     assert "all shards are made" in run_prepare(*flags, "--dry-run", cwd=tmp_path).stdout
 
 
@@ -228,7 +227,7 @@ def test_a_file_that_is_gone_or_changed_is_refused_and_others_are_appended(
 def test_other_settings_are_refused_and_change_nothing(
     before, after, message, tokenizer_json, tmp_path
 ):
-    broken = "nonsense\n" * ("--skip-broken" in before)
+    broken = "nonsense\n" if "--skip-broken" in before else ""
     lines = (
         "".join(json.dumps({"text": f"text {n}", "title": f"{n}"}) + "\n" for n in range(90))
         + broken

@@ -1,8 +1,9 @@
-"""parquet and Arrow: every row is in one part, whatever the file, the column's type and the parts are."""
+"""parquet and Arrow: every row is in one part, whatever the file, types and parts are."""
 
 import json
 import subprocess
 import sys
+from itertools import chain
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -91,14 +92,15 @@ def test_fields_of_structs_several_columns_and_kept_ones(write, tmp_path):
         for n in range(6)
     ]
     rows[4] |= {"title": None, "doc": {"text": None, "raw": b"\xff"}}
-    path, table = tmp_path / f"a.{write}", pa.Table.from_pylist(rows)
+    path = tmp_path / f"a.{write}"
+    table = pa.Table.from_pylist(rows)
     pq.write_table(table, path, row_group_size=2) if write == "parquet" else write_arrow(
         path, table, 2
     )
     joined = [f"t{n}\n\nbody {n}" if n % 2 else f"body {n}" for n in (0, 1, 2, 3, 5)]
     options = ReadOptions("title,doc.text", keep_columns=("score", "doc.raw", "none?"))
     assert texts_of(path, options) == joined
-    kept = [row for documents in read(path, options) for row in documents.kept.to_pylist()]
+    kept = list(chain.from_iterable(batch.kept.to_pylist() for batch in read(path, options)))
     assert kept == [
         {"score": n / 8, "doc": {"raw": b"r%d" % n}, "none": None} for n in (0, 1, 2, 3, 5)
     ]
@@ -115,17 +117,19 @@ def test_fields_of_structs_several_columns_and_kept_ones(write, tmp_path):
 @pytest.mark.parametrize("write", ["parquet", "arrow"])
 def test_conversations_become_json_and_their_rows_are_known(write, tmp_path):
     messages = [[{"role": "user", "content": f"question {n}", "name": None}] for n in range(30)]
-    path, table = tmp_path / f"a.{write}", pa.table({"messages": messages, "n": range(30)})
+    path = tmp_path / f"a.{write}"
+    table = pa.table({"messages": messages, "n": range(30)})
     pq.write_table(table, path, row_group_size=10) if write == "parquet" else write_arrow(
         path, table, 10
     )
-    found = read(path, ReadOptions(conversations=True, keep_columns=("n",)), 500)
-    texts = [text for documents in found for text in documents.texts.to_pylist()]
+    batches = read(path, ReadOptions(conversations=True, keep_columns=("n",)), 500)
+    texts = list(chain.from_iterable(batch.texts.to_pylist() for batch in batches))
     assert list(map(json.loads, texts)) == [
         {"messages": [{"role": "user", "content": f"question {n}"}]} for n in range(30)
     ]
-    assert [n for documents in found for n in documents.kept["n"].to_pylist()] == list(range(30))
-    assert found[-1].place(3) == ("row 3 of row group 2" if write == "parquet" else "row 23")
+    numbers = chain.from_iterable(batch.kept["n"].to_pylist() for batch in batches)
+    assert list(numbers) == list(range(30))
+    assert batches[-1].place(3) == ("row 3 of row group 2" if write == "parquet" else "row 23")
     with pytest.raises(
         ValueError, match=r"expected conversations under turns, found columns messages, n"
     ):
@@ -149,8 +153,8 @@ def test_a_map_with_a_key_twice_breaks_its_row_alone(tmp_path):
 
 def test_damage_is_an_error_that_names_the_file(tmp_path):
     path = write_parquet(tmp_path / "a.parquet", make_text(documents=300, seed=0))
-    whole = path.read_bytes()
-    for data in (whole[:1000] + bytes(2000) + whole[3000:], whole[: len(whole) // 2], b""):
+    intact = path.read_bytes()
+    for data in (intact[:1000] + bytes(2000) + intact[3000:], intact[: len(intact) // 2], b""):
         path.write_bytes(data)
         with pytest.raises(
             ValueError,
@@ -160,27 +164,31 @@ def test_damage_is_an_error_that_names_the_file(tmp_path):
     path = write_arrow(
         tmp_path / "a.arrow", pa.table({"text": [f"text {n}" for n in range(10)]}), rows=2
     )
-    whole = path.read_bytes()
-    for data, said in (
-        (whole[:-8], "the stream has no end mark"),
+    intact = path.read_bytes()
+    for data, message in (
+        (intact[:-8], "the stream has no end mark"),
         (b"no arrow at all", "found damage"),
-        (whole[:200], "found damage"),
+        (intact[:200], "found damage"),
         (b"", "found damage"),
     ):
         path.write_bytes(data)
-        with pytest.raises(ValueError, match=rf"a\.arrow: expected a whole arrow file, .*{said}"):
+        with pytest.raises(
+            ValueError, match=rf"a\.arrow: expected a whole arrow file, .*{message}"
+        ):
             texts_of(path)
 
 
 def test_a_row_group_of_any_size_is_streamed(tmp_path):
     texts = [str(n) * 500 for n in range(40_000)]  # 100 MB in one row group
     path = write_parquet(tmp_path / "large.parquet", texts, row_group_size=1 << 20)
-    code = f"import sys; sys.path[:0] = {[str(ROOT), str(ROOT / 'tests')]!r}\n"
+    paths = [str(ROOT), str(ROOT / "tests")]
+    code = f"import sys; sys.path[:0] = {paths!r}\n"
     code += f"""
 import pyarrow.compute, pyarrow.parquet
 from reading import *
 def peak():
-    return int(next(line for line in open("/proc/self/status") if line.startswith("VmHWM")).split()[1]) / 1e3
+    status = open("/proc/self/status").read()
+    return int(status.partition("VmHWM:")[2].split()[0]) / 1e3
 (unit,), before = units_of(Path({str(path)!r})), peak()
 print(sum(len(documents.texts) for documents in read_unit(unit, BY_DEFAULT)), peak() - before)
 """

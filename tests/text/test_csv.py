@@ -1,4 +1,4 @@
-"""csv: records are read as Python's csv module reads the whole file, and a stray quote is an error."""
+"""csv: records are those of Python's csv module for the whole file; a stray quote is an error."""
 
 import csv
 import io
@@ -29,11 +29,11 @@ def written(rows, **how) -> bytes:
 )
 def test_records_are_those_of_the_csv_module(rows, size, mark, end, columns, tmp_path_factory):
     path = tmp_path_factory.mktemp("csv") / "a.csv"
-    some = [row[: len(columns)] for row in rows]
+    cut_rows = [row[: len(columns)] for row in rows]
     quoting = (
         csv.QUOTE_MINIMAL if end == "\r\n" else csv.QUOTE_ALL
     )  # Python does not quote the other line breaks
-    data = written([columns, *some], lineterminator=end, quoting=quoting)
+    data = written([columns, *cut_rows], lineterminator=end, quoting=quoting)
     path.write_bytes(b"\xef\xbb\xbf" * mark + data)
     reference = [row["text"] for row in csv.DictReader(io.StringIO(data.decode(), newline=""))]
     with pytest.MonkeyPatch.context() as patch:
@@ -56,7 +56,7 @@ def test_records_are_those_of_the_csv_module(rows, size, mark, end, columns, tmp
         (b"", r"a\.csv: expected one column 'text', found columns none"),
         (
             b"body,n\na,1\n",
-            r"a\.csv: expected one column 'text', found columns body, n; name another by --text-column",
+            r"a\.csv: expected one column 'text', found columns body, n; name another by --text",
         ),
         (b"id;text\n1;a\n", r"found columns id;text; name another"),
         (
@@ -72,7 +72,8 @@ def test_what_is_no_csv_is_an_error_that_says_where(tmp_path, data, said):
 
 
 def test_broken_records_texts_that_are_too_long_and_bad_bytes_are_counted(tmp_path):
-    path, options = tmp_path / "a.csv", ReadOptions(skip_broken=True, max_document_bytes=5)
+    path = tmp_path / "a.csv"
+    options = ReadOptions(skip_broken=True, max_document_bytes=5)
     path.write_bytes(b"text,n\na,1\nb\nlong enough,2\nb\xff,3\n,4\n")
     assert texts_of(path, options) == ["a", "b\ufffd"]
     counts = ("broken_lines", "oversized_documents", "repaired_documents", "empty_documents")
@@ -83,9 +84,9 @@ def test_columns_are_joined_and_kept_as_the_texts_that_they_are(tmp_path):
     path = tmp_path / "a.csv"
     rows = [("t1", "one", "3", "007", "x"), ("", "two", "0.5", "8", ""), ("t3", "", "4", "9", "5")]
     path.write_bytes(written([("title", "text", "score", "id", "note"), *rows]))
-    (found,) = read(path, ReadOptions("title,text", keep_columns=("score", "note?", "gone?", "id")))
-    assert found.texts.to_pylist() == ["t1\n\none", "two", "t3"]
-    assert found.kept.to_pydict() == {
+    (batch,) = read(path, ReadOptions("title,text", keep_columns=("score", "note?", "gone?", "id")))
+    assert batch.texts.to_pylist() == ["t1\n\none", "two", "t3"]
+    assert batch.kept.to_pydict() == {
         "score": ["3", "0.5", "4"],
         "note": ["x", None, "5"],
         "gone": [None] * 3,

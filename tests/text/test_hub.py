@@ -1,4 +1,4 @@
-"""A hub's files are listed once, fetched by the real client whatever goes wrong, and tokenized as they come."""
+"""A hub's files are listed once, fetched by the real client, and tokenized as they come."""
 
 import json
 import random
@@ -50,7 +50,8 @@ def test_a_dry_run_tells_what_is_ahead_and_fetches_nothing(asked, hub, env, flag
     done = run_prepare(*flags, 3, *trained, "--dry-run", cwd=tmp_path, env=env)
     size = sum(len(hub.commits[hub.main][name]) for name in NAMES[:3])
     assert f"3 files, 3 of them to fetch: {in_bytes(size)}" in done.stdout
-    assert f"about {in_bytes(2.5 * size)} of text to tokenize" in done.stdout
+    text = in_bytes(2.5 * size)
+    assert f"about {text} of text to tokenize" in done.stdout
     assert hub.fetched == []
     assert not (tmp_path / "data/tokens").exists()
     assert not (tmp_path / "data/tokenizers").exists()
@@ -81,8 +82,9 @@ def test_the_first_files_in_name_order_are_fetched_once_and_more_later(hub, env,
     more = run_prepare(*flags, 3, cwd=tmp_path, env=env)
     assert sorted(hub.fetched) == NAMES[:3]
     local = run_prepare("--source", tmp_path / "there", *flags[2:-1], cwd=tmp_path)
-    found, expected = bins(token_set(more, tmp_path)), bins(token_set(local, tmp_path))
-    assert found == {name: data for name, data in expected.items() if "shard_3" not in name}
+    actual = bins(token_set(more, tmp_path))
+    expected = bins(token_set(local, tmp_path))
+    assert actual == {name: data for name, data in expected.items() if "shard_3" not in name}
 
 
 @pytest.mark.parametrize("trouble", ["503", "short"])
@@ -114,14 +116,16 @@ def test_a_file_that_stays_wrong_fails_alone_and_never_gets_its_name(hub, env, f
 def test_a_dropped_connection_is_taken_up_and_a_killed_run_leaves_nothing_half_fetched(
     hub, env, flags, tmp_path
 ):
-    texts, rng = make_text(240, seed=0), random.Random(0)
+    texts = make_text(240, seed=0)
+    rng = random.Random(0)
     columns = {
         "text": texts,
         "image": [rng.randbytes(100_000) for _ in texts],
     }  # the client writes 10 MB at a time
     pq.write_table(pa.table(columns), tmp_path / "large.parquet")
     hub.commits[hub.main][NAMES[0]] = (tmp_path / "large.parquet").read_bytes()
-    hub.faults, flags[5] = {NAMES[0]: ["stall"]}, 100_000_000  # few shards
+    hub.faults = {NAMES[0]: ["stall"]}
+    flags[5] = 100_000_000  # few shards
     process = warm.Command(ROOT / "prepare_data.py", *flags, "2", cwd=tmp_path, env=env)
     incoming = tmp_path / "data/raw/owner--corpus/.cache"
     size = len(hub.commits[hub.main][NAMES[0]])
@@ -138,18 +142,22 @@ def test_a_dropped_connection_is_taken_up_and_a_killed_run_leaves_nothing_half_f
 def test_no_keep_raw_deletes_files_once_their_shards_are_made_and_asks_for_none_again(
     hub, env, flags, tmp_path
 ):
-    kept, other = tmp_path / "kept", tmp_path / "other"
-    for folder in (kept, other):
+    kept = tmp_path / "kept"
+    elsewhere = tmp_path / "other"
+    for folder in (kept, elsewhere):
         folder.mkdir()
     expected = token_set(run_prepare(*flags, 3, cwd=kept, env=env), kept)
-    done = run_prepare(*flags, 3, "--no-keep-raw", cwd=other, env=env)
-    assert token_set(done, other) == expected
-    assert list((other / "data/raw").rglob("*.parquet")) == []
+    done = run_prepare(*flags, 3, "--no-keep-raw", cwd=elsewhere, env=env)
+    assert token_set(done, elsewhere) == expected
+    assert list((elsewhere / "data/raw").rglob("*.parquet")) == []
     hub.asked.clear()
-    again = run_prepare(*flags, 3, "--no-keep-raw", cwd=other, env=env)
-    assert (hub.fetched, token_set(again, other)) == ([], expected)
-    next((other / again.stdout.splitlines()[-1]).glob("shards/shard_1.*.bin")).unlink()
-    assert token_set(run_prepare(*flags, 3, "--no-keep-raw", cwd=other, env=env), other) == expected
+    again = run_prepare(*flags, 3, "--no-keep-raw", cwd=elsewhere, env=env)
+    assert (hub.fetched, token_set(again, elsewhere)) == ([], expected)
+    next((elsewhere / again.stdout.splitlines()[-1]).glob("shards/shard_1.*.bin")).unlink()
+    assert (
+        token_set(run_prepare(*flags, 3, "--no-keep-raw", cwd=elsewhere, env=env), elsewhere)
+        == expected
+    )
     assert hub.fetched == [NAMES[1]]
 
 
@@ -176,7 +184,7 @@ def test_a_set_stays_of_the_commit_that_it_was_made_from(hub, env, flags, tmp_pa
 def test_a_repository_of_several_configs_is_an_error_that_lists_them(tokenizer_json, tmp_path):
     write_parquet(tmp_path / "texts.parquet", make_text(20, seed=1))
     texts = (tmp_path / "texts.parquet").read_bytes()
-    for names, told in (
+    for names, message in (
         (["en/train-0.parquet", "de/train-0.parquet"], ["/de/*'", "/en/*'"]),
         (["data/a.parquet", "sample/10BT/a.parquet"], ["/data/*'", "/sample/10BT/*'"]),
         (["data/train/a.parquet", "data/train/b.parquet"], []),
@@ -187,14 +195,14 @@ def test_a_repository_of_several_configs_is_an_error_that_lists_them(tokenizer_j
         folder.mkdir()
         env = environment(server.url, folder)
         done = run_prepare(*flags, cwd=folder, env=env, check=False)
-        assert done.returncode == bool(told), done.stderr
-        for line in told:
+        assert done.returncode == bool(message), done.stderr
+        for line in message:
             assert f"--source '{REPOSITORY}{line}" in done.stderr
-        for line in told[:1]:
-            found = run_prepare(
+        for line in message[:1]:
+            refused = run_prepare(
                 *flags[2:], "--source", f"{REPOSITORY}/{line[1:-1]}", cwd=folder, env=env
             )
-            assert "about " in found.stdout
+            assert "about " in refused.stdout
 
 
 def test_the_climbmix_preset_validates_on_the_repository_s_last_file(

@@ -1,4 +1,4 @@
-"""jsonl and txt files give the documents that a plain reading of the whole file gives, however they are cut."""
+"""jsonl and txt give the documents of a plain reading of the whole file, wherever it is cut."""
 
 import gzip
 import json
@@ -34,7 +34,7 @@ def as_jsonl(texts, key="text") -> bytes:
 
 @contextmanager
 def small_blocks(name, data, block):
-    """A file of this name, read in blocks of so many bytes, for as long as a hypothesis example lasts."""
+    """A file of this name, read in blocks of so many bytes, while a hypothesis example lasts."""
     with tempfile.TemporaryDirectory() as folder, pytest.MonkeyPatch.context() as patch:
         patch.setattr(lines, "BATCH_BYTES", block)
         patch.setattr(lines, "STEP", block)
@@ -110,13 +110,13 @@ def test_nulls_blank_lines_bad_bytes_and_lone_surrogates(tmp_path):
     ],
 )
 def test_a_broken_line_is_named_with_file_and_line_or_counted(tmp_path, ending, line, found):
-    whole = as_jsonl(make_text(documents=50, seed=0)).splitlines(keepends=True)
+    all_lines = as_jsonl(make_text(documents=50, seed=0)).splitlines(keepends=True)
     path = tmp_path / f"a.jsonl{ending}"
-    path.write_bytes(COMPRESS[ending](b"".join([*whole[:40], line + b"\n", *whole[40:]])))
-    told = (
+    path.write_bytes(COMPRESS[ending](b"".join([*all_lines[:40], line + b"\n", *all_lines[40:]])))
+    message = (
         rf"a\.jsonl{re.escape(ending)}: line 41: expected .* 'text', found {found}.*--skip-broken"
     )
-    with pytest.raises(ValueError, match=told):
+    with pytest.raises(ValueError, match=message):
         texts_of(path, size=10_000)
     options = ReadOptions(skip_broken=True)
     assert texts_of(path, options, 10_000) == make_text(documents=50, seed=0)
@@ -127,13 +127,13 @@ def test_a_broken_line_is_named_with_file_and_line_or_counted(tmp_path, ending, 
 def test_a_truncated_file_is_damage_and_members_and_frames_in_a_row_are_one_text(tmp_path, ending):
     path = tmp_path / f"a.jsonl{ending}"
     texts = make_text(documents=300, seed=0)
-    whole = COMPRESS[ending](as_jsonl(texts))
-    path.write_bytes(whole[: len(whole) // 2])
+    compressed = COMPRESS[ending](as_jsonl(texts))
+    path.write_bytes(compressed[: len(compressed) // 2])
     with pytest.raises(
         ValueError, match=r"a\.jsonl.*: expected a whole jsonl file, found damage .*fetch it again"
     ):
         texts_of(path)
-    path.write_bytes(whole + COMPRESS[ending](as_jsonl(["three"])))
+    path.write_bytes(compressed + COMPRESS[ending](as_jsonl(["three"])))
     assert texts_of(path) == [*texts, "three"]
 
 
@@ -162,16 +162,16 @@ def test_keys_are_kept_with_their_types_and_several_types_are_refused(tmp_path):
         for it in ("one", None, "\ud800")
     ]
     path.write_text("".join(json.dumps(row) + "\n" for row in rows))
-    (found,) = read(
+    (batch,) = read(
         path, ReadOptions(keep_columns=("it", "score", "meta.lang", "note?", "meta.none?"))
     )
-    assert found.kept.to_pydict() == {
+    assert batch.kept.to_pydict() == {
         "it": ["one", None, "\ufffd"],
         "score": [0.5] * 3,
         "meta": [{"lang": "en", "none": None}] * 3,
         "note": [None] * 3,
     }
-    assert pa.types.is_float64(found.kept.schema.field("score").type)
+    assert pa.types.is_float64(batch.kept.schema.field("score").type)
     with pytest.raises(ValueError, match="line 1 lacks 'note'; if lines may lack it, name note"):
         read(path, ReadOptions(keep_columns=("note",), skip_broken=True))
     for values in ([1, "two"], [1, True], [{"a": 1}, 2], [1, 1 << 64]):
@@ -188,17 +188,20 @@ def test_conversations_stay_json_and_their_lines_are_known(tmp_path):
     rows = [{"messages": [{"role": "user", "content": f"\ud800 {n}"}], "id": n} for n in range(200)]
     path.write_text("".join(json.dumps(row) + "\n\n" for row in rows))
     options = ReadOptions(conversations=True, keep_columns=("id",))
-    found = read(path, options, 3000)
-    assert len(found) > 3
-    assert [
-        json.loads(text)["id"] for documents in found for text in documents.texts.to_pylist()
-    ] == list(range(200))
-    assert [n for documents in found for n in documents.kept["id"].to_pylist()] == list(range(200))
-    places = [documents.place(n) for documents in found for n in range(len(documents.texts))]
-    assert places == [f"line {2 * n + 1}" for n in range(200)]
+    batches = read(path, options, 3000)
+    assert len(batches) > 3
+    ids = []
+    kept = []
+    places = []
+    for batch in batches:
+        ids += [json.loads(text)["id"] for text in batch.texts.to_pylist()]
+        kept += batch.kept["id"].to_pylist()
+        places += map(batch.place, range(len(batch.texts)))
+    assert ids == kept == list(range(200))
+    assert places == [f"line {number}" for number in range(1, 400, 2)]
     path.write_text("{}\n" + "x" * 999 + "\n{}\n")
-    found = read(path, ReadOptions(conversations=True, max_document_bytes=99))
-    assert [documents.place(0) for documents in found] == ["line 1", "line 3"], (
+    batches = read(path, ReadOptions(conversations=True, max_document_bytes=99))
+    assert [documents.place(0) for documents in batches] == ["line 1", "line 3"], (
         "a line that was left out counts"
     )
 
@@ -209,11 +212,13 @@ def test_a_line_of_any_length_costs_no_memory(tmp_path):
         gzip.compress(b'{"text": "' + b"x" * 250_000_000 + b'"}\n', 1)
         + gzip.compress(as_jsonl(["b"]))
     )
-    code = f"import sys; sys.path[:0] = {[str(ROOT), str(ROOT / 'tests')]!r}\n"
+    paths = [str(ROOT), str(ROOT / "tests")]
+    code = f"import sys; sys.path[:0] = {paths!r}\n"
     code += f"""
 from reading import *
 def peak():
-    return int(next(line for line in open("/proc/self/status") if line.startswith("VmHWM")).split()[1]) / 1e3
+    status = open("/proc/self/status").read()
+    return int(status.partition("VmHWM:")[2].split()[0]) / 1e3
 before = peak()
 print(texts_of(Path({str(path)!r})), counts_of(Path({str(path)!r})), peak() - before)
 """

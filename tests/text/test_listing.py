@@ -1,4 +1,4 @@
-"""What a folder holds is read, told or refused: nothing is left out without a word, nothing is read twice."""
+"""What a folder holds is read, told or refused: nothing is lost, or read twice."""
 
 import os
 import shlex
@@ -56,7 +56,8 @@ def test_a_glob_at_a_url_names_its_files():
 
 
 def test_links_are_followed_and_what_several_names_lead_to_is_read_once(tmp_path):
-    elsewhere, corpus = tmp_path / "elsewhere", tmp_path / "corpus"
+    elsewhere = tmp_path / "elsewhere"
+    corpus = tmp_path / "corpus"
     write(elsewhere, "sub/c.jsonl")
     write(corpus, "a.jsonl", "deep/b.jsonl")
     (corpus / "linked").symlink_to(elsewhere)
@@ -143,7 +144,8 @@ def test_a_folder_of_several_formats_is_refused_with_the_pattern_that_names_one(
 
 def test_several_sources_are_listed_side_by_side_and_a_file_that_two_name_is_read_once(tmp_path):
     write(tmp_path, "web/a.jsonl", "web/b.jsonl", "books/a.jsonl", "books/notes.jsonl")
-    web, books = tmp_path / "web", tmp_path / "books"
+    web = tmp_path / "web"
+    books = tmp_path / "books"
     assert names_of(web) == ["a.jsonl", "b.jsonl"], "as one source"
     sources = (web, books, f"{books}/notes.jsonl", f"{web}/")
     assert names_of(*sources) == [

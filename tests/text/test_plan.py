@@ -1,5 +1,7 @@
 """A plan follows from names and bytes alone, holds every file once, and grows at its end."""
 
+from itertools import chain
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -25,36 +27,43 @@ files = st.lists(
 )
 
 
+def names_of(files):
+    return [file.name for file in files]
+
+
 @given(files, st.sampled_from([MB, 8 * MB]), st.sampled_from([None, b"\n"]))
 def test_every_part_of_every_file_is_in_one_unit(files, size, separator):
     units = plan(files, ReadOptions(document_separator=separator), size)
-    assert [file for unit in units for file in unit.files if unit.k == 0] == files, "in their order"
+    begun = [unit.files for unit in units if unit.k == 0]
+    assert list(chain.from_iterable(begun)) == files, "in their order"
     for unit in units:
-        assert [(other.k, other.n) for other in units if other.files == unit.files] == [
+        assert [(sibling.k, sibling.n) for sibling in units if sibling.files == unit.files] == [
             (k, unit.n) for k in range(unit.n)
         ]
         assert len({file.val_share for file in unit.files}) == 1
-        whole = (
+        is_uncut = (
             unit.files[0].format.name in ("csv", "txt" if separator is None else "")
             or unit.files[0].compression
         )
-        assert unit.n == 1 or not whole
+        assert unit.n == 1 or not is_uncut
         text = sum(file.text_bytes for file in unit.files) / unit.n
         assert len(unit.files) == 1 or text <= size
-        assert whole or text <= 1.5 * size
+        assert is_uncut or text <= 1.5 * size
     assert sum(unit.bytes for unit in units) == sum(file.bytes for file in files)
     for parts in (1, 3):
-        mine = [part_of(units, part + 1, parts) for part in range(parts)]
-        assert sorted(sum(mine, []), key=units.index) == units
+        by_part = [part_of(units, part + 1, parts) for part in range(parts)]
+        assert sorted(sum(by_part, []), key=units.index) == units
 
 
 @given(files, st.data())
 def test_what_was_together_stays_together_when_files_come(files, data):
     first = [file for file in files if data.draw(st.booleans())]
     before = plan(first, ReadOptions(), MB)
-    after = plan(files, ReadOptions(), MB, [[file.name for file in unit.files] for unit in before])
+    groups = [names_of(unit.files) for unit in before]
+    after = plan(files, ReadOptions(), MB, groups)
     assert after[: len(before)] == before
-    assert {file for unit in after[len(before) :] for file in unit.files} == set(files) - set(first)
+    added = chain.from_iterable(unit.files for unit in after[len(before) :])
+    assert set(added) == set(files) - set(first)
 
 
 def test_a_part_takes_whole_files_of_the_hub_so_that_it_fetches_no_others():
@@ -80,7 +89,7 @@ def test_names_of_shards_are_short_and_of_one_file():
     with pytest.raises(
         ValueError, match=r"/a\.jsonl: a path of over 200 bytes in the source; shorten it"
     ):
-        plan([SourceFile(f"{'x' * 100}/{'é' * 100}.jsonl", "/a.jsonl", 1)], ReadOptions(), MB)
+        plan([SourceFile("x" * 100 + "/" + "é" * 100 + ".jsonl", "/a.jsonl", 1)], ReadOptions(), MB)
     assert Unit((SourceFile("web/a.jsonl.gz", "/a", 1),), 7, 9).name == "web--a.007"
     with pytest.raises(
         ValueError, match="copies of one text\\? Both would write shards named a--b; take one"

@@ -1,4 +1,4 @@
-"""Other people's tokenizers give their own library's ids, or are refused with the reason; a pickle runs nothing."""
+"""Others' tokenizers give their own library's ids, or are refused; a pickle runs nothing."""
 
 import json
 import os
@@ -22,7 +22,8 @@ SPECIAL = ["<|begin_of_text|>", "<|end_of_text|>"]
 def train(pre_tokenizer, special=SPECIAL):
     """A byte-level BPE of 600 tokens, by Hugging Face's own library."""
     theirs = tokenizers.Tokenizer(models.BPE())
-    theirs.pre_tokenizer, theirs.decoder = pre_tokenizer, decoders.ByteLevel()
+    theirs.pre_tokenizer = pre_tokenizer
+    theirs.decoder = decoders.ByteLevel()
     alphabet = pre_tokenizers.ByteLevel.alphabet()
     trainer = trainers.BpeTrainer(
         vocab_size=600, special_tokens=special, initial_alphabet=alphabet, show_progress=False
@@ -36,7 +37,8 @@ def byte_level(**settings):
 
 
 def test_its_name_bos_and_special_tokens_are_taken_over(tmp_path):
-    path, theirs = tmp_path / "tokenizer.json", train(byte_level())
+    path = tmp_path / "tokenizer.json"
+    theirs = train(byte_level())
     theirs.save(str(path))
     ours = load_foreign(path, None)
     assert ours.name == path.parent.name
@@ -69,9 +71,9 @@ def test_the_bos_token_is_named_where_it_cannot_be_told(tmp_path):
 def changed(tmp_path, change):
     path = tmp_path / "tokenizer.json"
     train(byte_level()).save(str(path))
-    whole = json.loads(path.read_text())
-    change(whole)
-    path.write_text(json.dumps(whole))
+    parts = json.loads(path.read_text())
+    change(parts)
+    path.write_text(json.dumps(parts))
     return path
 
 
@@ -136,8 +138,10 @@ def encoding_pickle(state) -> bytes:
         def __getstate__(self):
             return state
 
-    Encoding.__module__, Encoding.__qualname__ = "tiktoken.core", "Encoding"
-    real, tiktoken.core.Encoding = tiktoken.core.Encoding, Encoding
+    Encoding.__module__ = "tiktoken.core"
+    Encoding.__qualname__ = "Encoding"
+    real = tiktoken.core.Encoding
+    tiktoken.core.Encoding = Encoding
     try:
         return pickle.dumps(Encoding())
     finally:

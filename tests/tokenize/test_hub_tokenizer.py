@@ -11,10 +11,10 @@ from tokenmill.tokenize.load import find_tokenizer_file, load_any
 def hugging_face(folder, texts):
     import tokenizers
 
-    found = tokenizers.ByteLevelBPETokenizer()
-    found.train_from_iterator(texts, vocab_size=400, special_tokens=["<s>"])
+    trained = tokenizers.ByteLevelBPETokenizer()
+    trained.train_from_iterator(texts, vocab_size=400, special_tokens=["<s>"])
     folder.mkdir(exist_ok=True)
-    found.save(str(folder / "tokenizer.json"))
+    trained.save(str(folder / "tokenizer.json"))
     return (folder / "tokenizer.json").read_bytes()
 
 
@@ -50,7 +50,7 @@ def test_a_model_on_the_hub_gives_its_tokenizer_and_its_name_and_works_offline_a
     ("spec", "error", "said"),
     [
         ("owner/MyModel-1B@nothing", FileNotFoundError, "no such model or revision is on the hub"),
-        (f"owner/MyModel-1B@{'b' * 40}", FileNotFoundError, "no tokenizer.json is in this model"),
+        ("owner/MyModel-1B@" + "b" * 40, FileNotFoundError, "no tokenizer.json is in this model"),
         (
             "owner/other",
             FileNotFoundError,

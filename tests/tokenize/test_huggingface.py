@@ -1,9 +1,10 @@
-"""Any tokenizer.json gives its own library's ids, by every engine; truncation, padding and templates change nothing."""
+"""Any tokenizer.json gives its own library's ids, by every engine, never truncated or padded."""
 
 import json
 import random
 import unicodedata
 from dataclasses import replace
+from itertools import chain
 
 import numpy as np
 import pyarrow as pa
@@ -71,11 +72,11 @@ def test_every_engine_gives_the_library_s_ids(both, texts):
     column = pa.array(texts, pa.large_string())
     for encoder in encoders_of(ours):
         tokens, lengths, _ = encoder.encode(column)
-        found = (
+        actual = (
             [part.tolist() for part in np.split(tokens, np.cumsum(lengths)[:-1])] if texts else []
         )
         expected = [theirs.encode(text, add_special_tokens=False).ids for text in texts]
-        assert found == [[ours.bos_id, *ids] for ids in expected]
+        assert actual == [[ours.bos_id, *ids] for ids in expected]
 
 
 _encoders: dict[str, list[Encoder]] = {}
@@ -127,12 +128,12 @@ def test_token_bytes_add_up_to_the_text_of_byte_level_and_sentencepiece_tokenize
 
 
 def test_the_fingerprint_changes_with_what_can_change_an_id_and_with_nothing_else(tmp_path):
-    whole = json.loads(KINDS["cut"]().to_str())  # with all three
+    parts = json.loads(KINDS["cut"]().to_str())  # with all three
 
     def fingerprint(**change):
-        other = tmp_path / "other.json"
-        other.write_text(json.dumps(whole | change))
-        return load_foreign(other, "<s>").fingerprint
+        other_path = tmp_path / "other.json"
+        other_path.write_text(json.dumps(parts | change))
+        return load_foreign(other_path, "<s>").fingerprint
 
     assert fingerprint(truncation=None, padding=None, post_processor=None) == fingerprint()
     assert fingerprint(normalizer={"type": "Lowercase"}) != fingerprint()
@@ -166,10 +167,8 @@ def test_documents_with_added_tokens_that_only_the_library_matches_are_left_to_i
     theirs.add_tokens([tokenizers.AddedToken(**token) for token in ADDED[kind]])
     theirs.save(str(tmp_path / "tokenizer.json"))
     ours = load_foreign(tmp_path / "tokenizer.json", "<s>")
-    rng, pieces = (
-        random.Random(0),
-        ["code", "<l>", "<r>", "mill", "Code", "de", "a", "12", "\u0663", ".", " ", "\n"],
-    )
+    rng = random.Random(0)
+    pieces = ["code", "<l>", "<r>", "mill", "Code", "de", "a", "12", "\u0663", ".", " ", "\n"]
     pieces += ["e\u0301", "é", "o\u0308", "ö", "ü", "u\u0308", "水"]
     texts = ["".join(rng.choices(pieces, k=rng.randint(1, 8))) for _ in range(3000)]
     encoder, why = choose_encoder("auto", ours)
@@ -181,7 +180,7 @@ def test_documents_with_added_tokens_that_only_the_library_matches_are_left_to_i
 
 
 def test_the_model_says_what_begins_a_document(tmp_path):
-    """In tokenizer_config.json, special_tokens_map.json or the post-processor, before other models' names are tried."""
+    """In a file beside it or in the post-processor, before other models' names are tried."""
     theirs = tokenizers.Tokenizer(tokenizers.models.BPE({"a": 0}, []))
     theirs.add_special_tokens(["<|endoftext|>", "<bos>", "<eos>", "<cls>"])
     path = tmp_path / "tokenizer.json"
@@ -233,15 +232,13 @@ def test_a_post_processor_puts_it_first(tmp_path, step, bos):
     path = tmp_path / "tokenizer.json"
     theirs.save(str(path))
     (tmp_path / "tokenizer_config.json").write_text('{"bos_token": ""}')
-    whole, roberta = (
-        json.loads(path.read_text()),
-        {"type": "BertProcessing", "sep": ["<eos>", 3], "cls": ["<cls>", 4]},
-    )
+    parts = json.loads(path.read_text())
+    roberta = {"type": "BertProcessing", "sep": ["<eos>", 3], "cls": ["<cls>", 4]}
     for post_processor in (step, {"type": "Sequence", "processors": [roberta, step]}):
-        path.write_text(json.dumps(whole | {"post_processor": post_processor}))
+        path.write_text(json.dumps(parts | {"post_processor": post_processor}))
         assert load_any(str(path)).bos_token == bos
-    whole["added_tokens"] = [token for token in whole["added_tokens"] if token["content"] != bos]
-    path.write_text(json.dumps(whole | {"post_processor": step}))
+    parts["added_tokens"] = [token for token in parts["added_tokens"] if token["content"] != bos]
+    path.write_text(json.dumps(parts | {"post_processor": step}))
     with pytest.raises(ValueError, match=f"found no '{bos}', but .*--bos-token"):
         load_any(str(path))
 
@@ -262,10 +259,10 @@ DOUBTFUL = {
 @pytest.mark.parametrize("what", DOUBTFUL)
 def test_what_the_proof_would_not_see_is_left_to_the_library(tmp_path, what):
     """An engine may treat one word otherwise, which no random text has."""
-    whole = json.loads(KINDS["digits"]().to_str())
-    whole["pre_tokenizer"]["pretokenizers"][1:1] = DOUBTFUL[what].get("pre_tokenizer", [])
-    whole["model"]["merges"] += whole["model"]["merges"][: DOUBTFUL[what].get("merges", 0)]
-    (tmp_path / "tokenizer.json").write_text(json.dumps(whole))
+    parts = json.loads(KINDS["digits"]().to_str())
+    parts["pre_tokenizer"]["pretokenizers"][1:1] = DOUBTFUL[what].get("pre_tokenizer", [])
+    parts["model"]["merges"] += parts["model"]["merges"][: DOUBTFUL[what].get("merges", 0)]
+    (tmp_path / "tokenizer.json").write_text(json.dumps(parts))
     encoder, why = choose_encoder("auto", load_any(str(tmp_path / "tokenizer.json"), "<s>"))
     assert (encoder.engine, "gigatoken is not proven with " in why) == ("tokenizers", True), why
 
@@ -306,13 +303,11 @@ def test_a_bos_that_is_not_special_is_part_of_the_fingerprint(tmp_path):
     theirs.add_tokens([tokenizers.AddedToken("<X>", special=False)])
     theirs.save(str(tmp_path / "tokenizer.json"))
     (tmp_path / "tokenizer_config.json").write_text(json.dumps({"bos_token": "<X>"}))
-    other, ours = (
-        load_any(str(tmp_path / "tokenizer.json")),
-        load_any(str(tmp_path / "tokenizer.json"), "<s>"),
-    )
-    assert (other.bos_token, other.with_ends("<s>").bos_token) == ("<X>", "<s>")
-    assert other.with_ends("<s>").encode("a<X>b").tolist() != ours.encode("a<X>b").tolist()
-    assert other.with_ends("<s>").fingerprint != ours.fingerprint
+    renamed = load_any(str(tmp_path / "tokenizer.json"))
+    ours = load_any(str(tmp_path / "tokenizer.json"), "<s>")
+    assert (renamed.bos_token, renamed.with_ends("<s>").bos_token) == ("<X>", "<s>")
+    assert renamed.with_ends("<s>").encode("a<X>b").tolist() != ours.encode("a<X>b").tolist()
+    assert renamed.with_ends("<s>").fingerprint != ours.fingerprint
 
 
 def test_the_ids_of_a_saved_tokenizer_are_those_of_this_release_or_an_error(tmp_path):
@@ -323,7 +318,8 @@ def test_the_ids_of_a_saved_tokenizer_are_those_of_this_release_or_an_error(tmp_
         match="this release of tokenizers gives other ids than that which it was saved by",
     ):
         replace(ours, code_points="0" * 64).encode("a")
-    old = [chr(code) for first, last in OLD for code in range(256 * first, 256 * last)]
+    blocks = [range(256 * first, 256 * last) for first, last in OLD]
+    old = list(map(chr, chain.from_iterable(blocks)))
     assert [unicodedata.category(c) for c in old] == [
         unicodedata.ucd_3_2_0.category(c) for c in old
     ]
@@ -350,17 +346,17 @@ def test_tokenizers_1_is_one_sentence(both, monkeypatch):
 
 
 def test_an_added_token_whose_id_the_library_does_not_give_is_refused(tmp_path):
-    whole = json.loads(KINDS["added"]().to_str())
-    whole["added_tokens"][-1]["id"] += 50
-    (tmp_path / "tokenizer.json").write_text(json.dumps(whole))
+    parts = json.loads(KINDS["added"]().to_str())
+    parts["added_tokens"][-1]["id"] += 50
+    (tmp_path / "tokenizer.json").write_text(json.dumps(parts))
     with pytest.raises(ValueError, match=r"its token '  ' has id \d+, the library gives it \d+"):
         load_foreign(tmp_path / "tokenizer.json", "<s>")
 
 
 def test_a_dropout_is_refused(tmp_path):
-    whole = json.loads(KINDS["nfc"]().to_str())
-    whole["model"]["dropout"] = 0.1
-    (tmp_path / "tokenizer.json").write_text(json.dumps(whole))
+    parts = json.loads(KINDS["nfc"]().to_str())
+    parts["model"]["dropout"] = 0.1
+    (tmp_path / "tokenizer.json").write_text(json.dumps(parts))
     with pytest.raises(
         ValueError, match="a dropout of 0.1, with which a text has other ids every time"
     ):

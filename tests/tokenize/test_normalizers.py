@@ -1,4 +1,4 @@
-"""Ids are the library's, whatever a normalizer does to combining marks, Hangul, Indic syllables and emoji."""
+"""Ids are the library's, whatever a normalizer does to marks, Hangul, Indic syllables and emoji."""
 
 import json
 import re
@@ -45,7 +45,8 @@ def showing_joins(pre_tokenizer, normalizer):
     theirs = tokenizers.Tokenizer(
         models.BPE(spelled, [(token[0], token[1]) for token in spelled if len(token) == 2])
     )
-    theirs.pre_tokenizer, theirs.decoder = pre_tokenizer, decoders.ByteLevel()
+    theirs.pre_tokenizer = pre_tokenizer
+    theirs.decoder = decoders.ByteLevel()
     if normalizer is not None:
         theirs.normalizer = normalizer
     theirs.add_special_tokens(SPECIAL)
@@ -53,20 +54,20 @@ def showing_joins(pre_tokenizer, normalizer):
 
 
 def gemma():
-    whole = json.loads(llama2().to_str())
+    parts = json.loads(llama2().to_str())
     by_spaces = {
         "type": "Split",
         "pattern": {"String": " "},
         "behavior": "MergedWithPrevious",
         "invert": False,
     }
-    whole["normalizer"] = {"type": "Replace", "pattern": {"String": " "}, "content": "\u2581"}
-    return tokenizers.Tokenizer.from_str(json.dumps(whole | {"pre_tokenizer": by_spaces}))
+    parts["normalizer"] = {"type": "Replace", "pattern": {"String": " "}, "content": "\u2581"}
+    return tokenizers.Tokenizer.from_str(json.dumps(parts | {"pre_tokenizer": by_spaces}))
 
 
 def metaspace():
-    whole = json.loads(llama2().to_str()) | {"normalizer": None}
-    theirs = tokenizers.Tokenizer.from_str(json.dumps(whole))
+    parts = json.loads(llama2().to_str()) | {"normalizer": None}
+    theirs = tokenizers.Tokenizer.from_str(json.dumps(parts))
     theirs.pre_tokenizer = pre_tokenizers.Metaspace(prepend_scheme="first", split=False)
     return theirs
 
@@ -112,9 +113,9 @@ def encoder_of(make, folder):
 
 def require_same(theirs, encoder, texts):
     tokens, lengths, _ = encoder.encode(pa.array(texts, pa.large_string()))
-    found = np.split(tokens, np.cumsum(lengths)[:-1])
+    actual = np.split(tokens, np.cumsum(lengths)[:-1])
     expected = theirs.encode_batch_fast(texts, add_special_tokens=False)
-    for text, ids, right in zip(texts, found, expected, strict=True):
+    for text, ids, right in zip(texts, actual, expected, strict=True):
         assert ids[1:].tolist() == right.ids, ascii(text)
 
 

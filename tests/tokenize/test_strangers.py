@@ -1,4 +1,4 @@
-"""Tokenizers from strangers: patterns without end, vocabularies that make a library panic, pickles that are traps."""
+"""Tokenizers from strangers: endless patterns, vocabularies that panic, pickles that are traps."""
 
 import json
 import shutil
@@ -113,8 +113,10 @@ def test_a_pickle_that_is_a_trap_is_refused(trap, tmp_path):
     [
         b"[" * 100_000,
         b'{"model": {"vocab": {}}, "added_tokens": [' + b"[" * 900 + b"]" * 900 + b"]}",
-        b'{"model": {"vocab": {"a": 0}}, "added_tokens": [{"content": "<s>", "id": "1", "special": true}]}',
-        b'{"model": {"vocab": {"a": 0}, "merges": [[1]]}, "added_tokens": [{"content": "<s>", "id": 1, "special": 1}]}',
+        b'{"model": {"vocab": {"a": 0}}, '
+        b'"added_tokens": [{"content": "<s>", "id": "1", "special": true}]}',
+        b'{"model": {"vocab": {"a": 0}, "merges": [[1]]}, '
+        b'"added_tokens": [{"content": "<s>", "id": 1, "special": 1}]}',
         json.dumps(
             {
                 "model": {
@@ -125,9 +127,11 @@ def test_a_pickle_that_is_a_trap_is_refused(trap, tmp_path):
                 "added_tokens": [{"content": "<s>", "id": 1, "special": True}],
             }
         ).encode(),
-        b'{"model": {"type": "BPE", "vocab": {"a": 0}, "merges": 3}, "pre_tokenizer": 3, "added_tokens":'
+        b'{"model": {"type": "BPE", "vocab": {"a": 0}, "merges": 3}, "pre_tokenizer": 3, '
+        b'"added_tokens":'
         b' [{"content": "<s>", "id": 1, "special": true}]}',
-        b'{"model": {"vocab": [["a"]], "type": "Unigram"}, "added_tokens": [{"content": "", "id": 1, "special": 1}]}',
+        b'{"model": {"vocab": [["a"]], "type": "Unigram"}, '
+        b'"added_tokens": [{"content": "", "id": 1, "special": 1}]}',
     ],
 )
 def test_a_tokenizer_json_that_is_built_otherwise_is_an_error(tmp_path, content):
@@ -140,7 +144,8 @@ def test_a_tokenizer_json_that_is_built_otherwise_is_an_error(tmp_path, content)
 def test_two_tokens_of_one_id_are_refused_as_text_would_be_lost(tmp_path):
     alphabet = sorted(pre_tokenizers.ByteLevel.alphabet())
     made = Theirs(models.BPE({letter: id for id, letter in enumerate(alphabet)}, []))
-    made.pre_tokenizer, made.decoder = pre_tokenizers.ByteLevel(False), decoders.ByteLevel()
+    made.pre_tokenizer = pre_tokenizers.ByteLevel(False)
+    made.decoder = decoders.ByteLevel()
     made.add_special_tokens(["<s>"])
     theirs = json.loads(made.to_str())
     theirs["model"]["vocab"]["b"] = theirs["model"]["vocab"]["a"]

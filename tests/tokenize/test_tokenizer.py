@@ -39,13 +39,13 @@ def test_lone_surrogates_become_replacement_characters(tokenizer):
 def test_a_run_of_white_space_that_tiktoken_encodes_is_kept_and_a_longer_one_left_out(
     tokenizer, space, tmp_path
 ):
-    kept = f"word{space * (MOST_SPACES - 1)}word <|bos|>"
+    kept = "word" + space * (MOST_SPACES - 1) + "word <|bos|>"
     assert tokenizer.decode(tokenizer.encode(kept)) == kept
     path = tmp_path / "a.jsonl"
     path.write_text(
         "".join(
             json.dumps({"text": text}) + "\n"
-            for text in ("a", kept, f"x{space * MOST_SPACES}y", "b")
+            for text in ("a", kept, "x" + space * MOST_SPACES + "y", "b")
         )
     )
     assert texts_of(path) == ["a", kept, "b"]
@@ -95,11 +95,11 @@ def test_token_bytes_are_the_bytes_of_text_of_each_id(tokenizer):
 
 def test_training_gives_the_tokens_asked_for_special_ones_among_them_and_the_same_each_time():
     texts = make_text(documents=50, seed=1)
-    one, two = (train_tokenizer(texts, 300, "t") for _ in range(2))
-    assert one.vocab_size == 300
-    assert one.bos_token == "<|bos|>"
-    assert one.bos_id == 300 - 9
-    assert one.fingerprint == two.fingerprint
+    first, second = (train_tokenizer(texts, 300, "t") for _ in range(2))
+    assert first.vocab_size == 300
+    assert first.bos_token == "<|bos|>"
+    assert first.bos_id == 300 - 9
+    assert first.fingerprint == second.fingerprint
 
 
 @pytest.mark.parametrize(
@@ -139,9 +139,9 @@ def test_without_network_and_cache_the_error_is_one_short_paragraph(monkeypatch,
 
 
 def test_gpt2_and_r50k_base_are_one_tokenizer(gpt2):
-    other = load_tokenizer("r50k_base")
-    assert (gpt2.name, other.name) == ("gpt2", "gpt2")
-    assert gpt2.fingerprint == other.fingerprint
+    by_its_name = load_tokenizer("r50k_base")
+    assert (gpt2.name, by_its_name.name) == ("gpt2", "gpt2")
+    assert gpt2.fingerprint == by_its_name.fingerprint
     assert (gpt2.vocab_size, gpt2.bos_id, gpt2.bos_token) == (50257, 50256, "<|endoftext|>")
     assert gpt2.encode("hello world").tolist() == [31373, 995]
 
