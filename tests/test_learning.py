@@ -11,6 +11,7 @@ from making import BOS, ROOT, make_token_set
 sys.path.insert(0, str(ROOT / "benchmarks"))
 
 import learning
+import learning_model
 from learning_rows import VARIANTS, Text, make_rows
 
 ROW_LEN = 33
@@ -102,7 +103,7 @@ def test_pieces_have_numbers(text):
 
 
 def test_windows_count_every_target_once(text):
-    windows = learning.windows_of(text, seq_len=16, most=50)
+    windows = learning_model.windows_of(text, seq_len=16, most=50)
     counted = Counter()
     for window, first in windows:
         assert len(window) <= 17
