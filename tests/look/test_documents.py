@@ -14,12 +14,9 @@ def test_the_documents_of_a_split_are_those_of_its_source_in_order(prepared):
     token_set = TokenSet(folder)
     for split in ("train", "val"):
         names = dict.fromkeys(entry.sources[0] for entry in token_set.split(split))
-        texts = [
-            text
-            for name in names
-            for text in pq.read_table(source / name)["text"].to_pylist()
-            if text
-        ]
+        texts = []
+        for name in names:
+            texts += filter(None, pq.read_table(source / name)["text"].to_pylist())
         documents = Documents(token_set, split)
         assert [document.text for document in documents] == texts
         assert (
@@ -34,7 +31,8 @@ def test_the_documents_of_a_split_are_those_of_its_source_in_order(prepared):
 def test_documents_are_indexed_as_a_list_is(tmp_path):
     lengths = [[5, 3, 40, 2], [7, 8], [1, 9, 6]]
     token_set = TokenSet(make_token_set(tmp_path / "set", train=lengths, val=[[9]]))
-    documents, expected = (Documents(token_set), [length for some in lengths for length in some])
+    documents = Documents(token_set)
+    expected = sum(lengths, [])
     for part in (
         slice(None),
         slice(2, 7),
@@ -79,11 +77,9 @@ def test_where_documents_were_left_out_it_is_said_which_of_those_with_text_it_wa
     done = run_prepare(
         "--source", "in", "--val-file", "last", "--tokenizer", tokenizer_json, cwd=tmp_path
     )
-    found = [
-        document.source for document in Documents(tmp_path / done.stdout.splitlines()[-1], "train")
-    ]
+    documents = Documents(tmp_path / done.stdout.splitlines()[-1], "train")
     places = [(0, 0), (0, 1), (1, 0), (1, 1)]
-    assert found == [
+    assert [document.source for document in documents] == [
         f"0.parquet row group {g}, document {nth} in train, not counting those left out"
         for g, nth in places
     ]
@@ -103,4 +99,5 @@ def test_a_line_of_a_file_of_many_shards_is_counted_from_one(tmp_path, tokenizer
     )
     assert len(token_set.split("train")) > 3
     for document in Documents(token_set, "train"):
-        assert document.source == f"a.jsonl line {int(document.text.split()[-1]) + 1}"
+        line = int(document.text.split()[-1]) + 1
+        assert document.source == f"a.jsonl line {line}"

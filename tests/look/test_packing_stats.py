@@ -3,7 +3,7 @@ is in them.
 """
 
 from bisect import insort
-from itertools import cycle
+from itertools import chain, cycle, pairwise
 
 import numpy as np
 import pytest
@@ -35,12 +35,10 @@ def rows_of(packing, lengths, row_len, seed):
                 strict=True,
             )
         )
-        return [
-            pieces[a:b] for a, b in zip(plan.row_offsets[:-1], plan.row_offsets[1:], strict=True)
-        ]
-    stream = [
-        (document, place) for document, length in enumerate(lengths) for place in range(length)
-    ]
+        return [pieces[begin:end] for begin, end in pairwise(plan.row_offsets)]
+    stream = []
+    for document, length in enumerate(lengths):
+        stream += [(document, place) for place in range(length)]
     rows = []
     for start in starts(len(stream), row_len, seed if packing == "random" else None):
         row = []
@@ -55,23 +53,32 @@ def rows_of(packing, lengths, row_len, seed):
 
 def slow_tally(packing, lengths, row_len, seed):
     rows = rows_of(packing, lengths, row_len, seed)
-    found = [(d, s + i) for row in rows for d, s, n, filler in row if not filler for i in range(n)]
-    whole = {d for row in rows for d, s, n, filler in row if not filler and n == lengths[d]}
-    in_row = sum(n for row in rows for _, _, n, _ in row)
+    kept = set()
+    unbroken = set()
+    in_row = headed = 0
+    for document, start, length, filler in chain(*rows):
+        in_row += length
+        if start == 0:
+            headed += length
+        if filler:
+            continue
+        kept.update((document, place) for place in range(start, start + length))
+        if length == lengths[document]:
+            unbroken.add(document)
     shared = len(rows) - 1 if packing == "concat" and rows else 0
-    short = [d for d, length in enumerate(lengths) if length <= row_len]
+    short = [document for document, length in enumerate(lengths) if length <= row_len]
     inside = sum(row[0][1] > 0 for row in rows)  # in best_fit, such a piece has an inserted BOS
     return Tally(
         tokens=sum(lengths),
-        kept=len(set(found)),
+        kept=len(kept),
         row_tokens=len(rows) * row_len,
-        repeated=in_row - len(set(found)) - shared,
-        headed=sum(n for row in rows for _, start, n, _ in row if start == 0),
+        repeated=in_row - len(kept) - shared,
+        headed=headed,
         rows=len(rows),
         at_start=len(rows) - inside,
         inserted=inside if packing == "best_fit" else 0,
         short=len(short),
-        broken=sum(d not in whole for d in short),
+        broken=sum(document not in unbroken for document in short),
     )
 
 
@@ -83,18 +90,21 @@ def slow_tally(packing, lengths, row_len, seed):
 )
 def test_a_tally_is_what_a_slow_count_finds(shards, row_len, packing, seed):
     together = [sum(shards, [])] if packing == "best_fit" else shards  # all of them are one window
-    expected = sum(
-        (slow_tally(packing, s, row_len, (seed, 0, i)) for i, s in enumerate(together)), Tally()
-    )
+    expected = Tally()
+    for number, lengths in enumerate(together):
+        expected += slow_tally(packing, lengths, row_len, (seed, 0, number))
     assert tally(packing, [np.array(s) for s in shards], row_len, seed) == expected
 
 
 def slow_nanochat(lengths, row_len, settled, measured):
     """The buffer as a sorted list of (length, arrival), looked through from its end."""
-    stream, arrived, buffer, picked = cycle(lengths), 0, [], 0
-    rows, pieces = [], 0
-    while pieces < measured:
-        row, free = [], row_len
+    stream = cycle(lengths)
+    buffer = []
+    taken = []
+    arrived = picked = rows = 0
+    while len(taken) < measured:
+        row = []
+        free = row_len
         while free:
             while len(buffer) < 1000:
                 for _ in range(128):
@@ -108,9 +118,8 @@ def slow_nanochat(lengths, row_len, settled, measured):
             free -= min(length, free)
         picked += len(row)
         if picked > settled:
-            rows.append(row)
-            pieces += len(row)
-    taken = [piece for row in rows for piece in row]
+            rows += 1
+            taken += row
     short = [(length, kept) for length, kept in taken if length <= row_len]
     kept = sum(kept for _, kept in taken)
     return Tally(
@@ -118,8 +127,8 @@ def slow_nanochat(lengths, row_len, settled, measured):
         kept=kept,
         row_tokens=kept,
         headed=kept,
-        rows=len(rows),
-        at_start=len(rows),
+        rows=rows,
+        at_start=rows,
         short=len(short),
         broken=sum(kept < length for length, kept in short),
     )
@@ -130,8 +139,8 @@ def test_nanochat_s_tally_is_that_of_a_slow_buffer(row_len, monkeypatch):
     monkeypatch.setattr(packing_stats, "NANOCHAT_SETTLED", 900)
     monkeypatch.setattr(packing_stats, "NANOCHAT_MEASURED", 300)
     lengths = np.random.default_rng(0).integers(1, 50, 200)
-    found = tally("nanochat", [lengths[:90], lengths[90:]], row_len)
-    assert found == slow_nanochat(lengths.tolist(), row_len, 900, 300)
+    measured = tally("nanochat", [lengths[:90], lengths[90:]], row_len)
+    assert measured == slow_nanochat(lengths.tolist(), row_len, 900, 300)
 
 
 def filler_without_cuts(lengths, row_len):
@@ -146,9 +155,9 @@ def filler_without_cuts(lengths, row_len):
 @given(lengths_lists, st.integers(2, 24))
 @example([1, 1, 1, 1, 1, 3, 5, 6, 10, 14, 40, 1, 1, 1, 2, 7, 38], 20)
 def test_best_fit_keeps_its_promises(lengths, row_len):
-    found = tally("best_fit", [np.array(lengths)], row_len)
-    assert (found.dropped, found.at_start + found.inserted) == (0, found.rows)
-    assert not found.cut or filler_without_cuts(lengths, row_len) > MOST_FILLER / 100
+    best_fit = tally("best_fit", [np.array(lengths)], row_len)
+    assert (best_fit.dropped, best_fit.at_start + best_fit.inserted) == (0, best_fit.rows)
+    assert not best_fit.cut or filler_without_cuts(lengths, row_len) > MOST_FILLER / 100
 
 
 @given(lengths_lists, st.integers(2, 24), st.sampled_from([*PACKINGS, *variants(chat=True)]))
@@ -156,27 +165,18 @@ def test_a_specimen_s_rows_are_full_and_hold_what_the_tally_counts(lengths, row_
     lengths = np.array(lengths)
     among = variants(chat=packing not in PACKINGS)
     rows = _rows(among[packing], lengths, row_len)
-    assert all(sum(part.length + part.bos for part in row) == row_len for row in rows)
-    for part in (part for row in rows for part in row):
+    for row in rows:
+        assert sum(part.length + part.bos for part in row) == row_len
+    held = set()
+    for part in chain(*rows):
         if part.document == len(lengths) and packing in variants(chat=True):
             assert part.filler, "padding"
             continue
         assert 0 < part.length <= lengths[part.document] - part.start
-        assert part.cropped == (
-            packing in ("nanochat", "crop")
-            and not part.filler
-            and part.length < lengths[part.document]
-        )
+        is_cut = not part.filler and part.length < lengths[part.document]
+        assert part.cropped == (is_cut and packing in ("nanochat", "crop"))
+        if not part.filler:
+            end = part.start + part.length
+            held.update((part.document, place) for place in range(part.start, end))
     if rows and packing != "nanochat":
-        parts = [
-            part
-            for row in rows
-            for part in row
-            if not (part.document == len(lengths) or part.filler)
-        ]
-        held = {
-            (part.document, place)
-            for part in parts
-            for place in range(part.start, part.start + part.length)
-        }
         assert len(held) == tally(packing, [lengths], row_len).kept

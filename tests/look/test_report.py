@@ -52,17 +52,19 @@ def folder(prepared, tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def page(folder):
-    before, page = tree(folder), folder / "report.html"
+    before = tree(folder)
+    page = folder / "report.html"
     assert cli.main(["report", str(folder), "--seq-len", str(SEQ_LEN)]) == 0
-    assert {name: data for name, data in tree(folder).items() if name != page.name} == before, (
-        "it only looks"
-    )
+    after = tree(folder)
+    del after[page.name]
+    assert after == before, "it only looks"
     return page
 
 
 def decoded(folder, packing, number):
     """The text of a row of the specimen, from the token set's tokens."""
-    token_set, tokenizer = TokenSet(folder), Tokenizer.load(folder / "tokenizer.json")
+    token_set = TokenSet(folder)
+    tokenizer = Tokenizer.load(folder / "tokenizer.json")
     specimen = make_specimen(token_set, "train", SEQ_LEN + 1)
     ids = []
     for part in specimen.rows[packing][number]:
@@ -136,23 +138,12 @@ def test_a_text_cannot_become_part_of_the_page(browser, tmp_path, tokenizer_json
     evil = "</script><script>alert(1)</script><img src=x onerror=alert(2)> &amp; \u2028 é"
     for number in range(2):
         write_parquet(tmp_path / "<b>in" / f"{number}.parquet", [evil] * 40)
-    flags = [
-        "--source",
-        "<b>in",
-        "--name",
-        "in",
-        "--val-file",
-        "last",
-        "--tokenizer",
-        tokenizer_json,
-    ]
-    done = run_prepare(*flags, cwd=tmp_path)
+    flags = ["--source", "<b>in", "--name", "in", "--val-file", "last"]
+    done = run_prepare(*flags, "--tokenizer", tokenizer_json, cwd=tmp_path)
     folder = tmp_path / done.stdout.splitlines()[-1]
-    assert (
-        cli.main(["report", str(folder), "--seq-len", "512", "--out", str(tmp_path / "page.html")])
-        == 0
-    )
-    tab, wrong = opened(browser, tmp_path / "page.html")
+    page = tmp_path / "page.html"
+    assert cli.main(["report", str(folder), "--seq-len", "512", "--out", str(page)]) == 0
+    tab, wrong = opened(browser, page)
     tab.locator(".panel:visible .row").first.click()
     assert f"<|bos|>{evil}<|bos|>" in tab.locator("#text").evaluate("text => text.textContent")
     assert wrong == []
@@ -169,15 +160,17 @@ def test_the_page_is_one_file_with_the_figures_in_it(folder, page):
     assert not re.search(r'<b style="left:[^"]*">[^<]* to ', html), (
         "labels below a chart have room on a phone"
     )
-    found = find(Report((str(folder),), SEQ_LEN))
-    lengths = [found.token_set.open(entry).lengths for entry in found.token_set.split("train")]
+    findings = find(Report((str(folder),), SEQ_LEN))
+    token_set = findings.token_set
+    lengths = [token_set.open(entry).lengths for entry in token_set.split("train")]
     for seq_len in (SEQ_LEN, 512, 1024, 2048, 4096, 8192, 16_384):
         assert f"seq_len {seq_len:,}</caption>" in html
         for packing in variants():
             expected = tally(packing, lengths, seq_len + 1)
-            assert found.tallies[seq_len][packing] == expected
-            assert all(f"<td>{share:.2%}</td>" in html for share in expected.shares())
-    ours = found.tallies[SEQ_LEN]["best_fit"]
+            assert findings.tallies[seq_len][packing] == expected
+            for share in expected.shares():
+                assert f"<td>{share:.2%}</td>" in html
+    ours = findings.tallies[SEQ_LEN]["best_fit"]
     for share, words in (
         (1 - ours.dropped, "of the tokens kept"),
         (ours.filler, "filler"),
@@ -187,10 +180,11 @@ def test_the_page_is_one_file_with_the_figures_in_it(folder, page):
     ):
         number = f"{share:.0%}" if share in (0, 1) else f"{share:.2%}"
         assert f"<li><b>{number}</b>{words}</li>" in html
-    for source in {entry.sources[0] for entry in found.token_set.entries}:
-        shards = [entry for entry in found.token_set.entries if entry.sources[0] == source]
-        counts = [sum(getattr(entry, what) for entry in shards) for what in ("documents", "tokens")]
-        cells = f"<td>{shards[0].split}</td><td>{counts[0]:,}</td><td>{counts[1]:,}</td>"
+    for source in {entry.sources[0] for entry in token_set.entries}:
+        shards = [entry for entry in token_set.entries if entry.sources[0] == source]
+        documents = sum(entry.documents for entry in shards)
+        tokens = sum(entry.tokens for entry in shards)
+        cells = f"<td>{shards[0].split}</td><td>{documents:,}</td><td>{tokens:,}</td>"
         assert f'<th scope="row" class="name">{source}</th>{cells}' in html
     data = json.loads(re.search(r'id="data">(.*?)</script>', html)[1])
     assert [packing["name"] for packing in data["packings"]] == list(variants())
@@ -200,43 +194,41 @@ def test_the_lines_that_a_report_trains_with_train(folder, page):
     code = unescape(
         re.search(r'<pre class="code" tabindex="0">(.*?)</pre>', page.read_text(), re.DOTALL)[1]
     )
-    found: dict = {}
-    exec(code, found)
-    inputs, _ = next(found["loader"])
+    names: dict = {}
+    exec(code, names)
+    inputs, _ = next(names["loader"])
     assert inputs.shape == (8, SEQ_LEN)
-    found["loader"].close()
+    names["loader"].close()
 
 
 def test_the_verdict_says_what_the_lengths_and_the_packings_do():
     lengths = np.array([10] * 61 + [100] * 39)
     tallies = {name: tally(name, [lengths], 21) for name in variants()}
-    said = verdict(lengths, tallies, 20)
-    assert said.startswith(
+    text = verdict(lengths, tallies, 20)
+    assert text.startswith(
         "39% of your documents are longer than a row of 20 + 1 tokens, and hold 86% of the tokens. "
     )
     ours = tallies["best_fit"]
-    assert f"best_fit drops nothing; {ours.begin:.0%} of its rows begin with a document, " in said
-    assert (
-        f"{ours.begin_inserted:.0%} with an inserted BOS where a longer document goes on; " in said
-    )
-    assert f"nanochat's policy would drop {tallies['nanochat'].dropped:.0%}; with concat, " in said
-    assert (
-        f"{1 - tallies['concat'].begin:.0%} of the rows would begin inside a document, without BOS."
-        in said
-    )
-    shares = (0, 1e-6, 0.0004, 0.005, 0.394, 0.996, 0.9999, 0.9999999, 1)
-    told = [
-        "none",
-        "less than 0.01%",
-        "0.04%",
-        "0.5%",
-        "39%",
-        "99.6%",
-        "99.99%",
-        "more than 99.99%",
-        "all",
-    ]
-    assert [percent(share) for share in shares] == told
+    inside = 1 - tallies["concat"].begin
+    for sentence in (
+        f"best_fit drops nothing; {ours.begin:.0%} of its rows begin with a document, ",
+        f"{ours.begin_inserted:.0%} with an inserted BOS where a longer document goes on; ",
+        f"nanochat's policy would drop {tallies['nanochat'].dropped:.0%}; with concat, ",
+        f"{inside:.0%} of the rows would begin inside a document, without BOS.",
+    ):
+        assert sentence in text
+    percents = {
+        0: "none",
+        1e-6: "less than 0.01%",
+        0.0004: "0.04%",
+        0.005: "0.5%",
+        0.394: "39%",
+        0.996: "99.6%",
+        0.9999: "99.99%",
+        0.9999999: "more than 99.99%",
+        1: "all",
+    }
+    assert {share: percent(share) for share in percents} == percents
 
 
 def test_the_statistics_are_counted(folder):
@@ -244,13 +236,11 @@ def test_the_statistics_are_counted(folder):
     shards = [token_set.open(entry) for entry in token_set.split("train")]
     lengths = np.concatenate([shard.lengths for shard in shards])
     bins = histogram(lengths)
-    assert [(one.documents, one.tokens) for one in bins] == [
-        (int(inside.sum()), int(lengths[inside].sum()))
-        for one in bins
-        for inside in [(lengths >= one.first) & (lengths <= one.last)]
-    ]
+    for bar in bins:
+        inside = lengths[(lengths >= bar.first) & (lengths <= bar.last)]
+        assert (bar.documents, bar.tokens) == (len(inside), inside.sum())
     assert all(a.last + 1 == b.first for a, b in zip(bins, bins[1:], strict=False))
-    assert sum(one.documents for one in bins) == len(lengths)
+    assert sum(bar.documents for bar in bins) == len(lengths)
 
 
 # ---------------------------------------------------------------------------- text that was not
@@ -273,29 +263,19 @@ def test_text_that_was_not_prepared_is_what_a_set_of_it_is(
     )
     token_set = TokenSet(tmp_path / done.stdout.splitlines()[-1])
     monkeypatch.chdir(tmp_path)
-    named, text = (
-        run(capsys, name, "--seq-len", SEQ_LEN)[1] for name in ("corpus", token_set.path)
-    )
-    assert named == text, "by its name, though its text is beside it"
-    lengths = [
-        token_set.open(entry).lengths
-        for split in ("train", "val")
-        for entry in token_set.split(split)
-    ]
-    assert (
-        f"read all of the text, 180 documents, and tokenized it with {token_set.tokenizer['name']} ("
-        in printed
-    )
+    named = run(capsys, "corpus", "--seq-len", SEQ_LEN)[1]
+    of_path = run(capsys, token_set.path, "--seq-len", SEQ_LEN)[1]
+    assert named == of_path, "by its name, though its text is beside it"
+    entries = token_set.split("train") + token_set.split("val")
+    lengths = np.concatenate([token_set.open(entry).lengths for entry in entries])
+    tokenizer = token_set.tokenizer["name"]
+    assert f"read all of the text, 180 documents, and tokenized it with {tokenizer} (" in printed
     assert f"about {token_set.manifest['tokens']:,} tokens in all" in printed
     for seq_len in (SEQ_LEN, 2048, 8192):
-        found = [
-            tally(packing, [np.concatenate(lengths)], seq_len + 1).shares()
-            for packing in variants()
-        ]
-        for measure, *shares in zip(MEASURES, *found, strict=True):
-            assert re.search(
-                measure + r"\W+" + r"\W+".join(f"{share:.2%}" for share in shares), printed
-            )
+        columns = [tally(packing, [lengths], seq_len + 1).shares() for packing in variants()]
+        for measure, *shares in zip(MEASURES, *columns, strict=True):
+            cells = [measure, *(f"{share:.2%}" for share in shares)]
+            assert re.search(r"\W+".join(cells), printed)
 
 
 def test_a_large_text_is_sampled(tmp_path, tokenizer_json, capsys, monkeypatch):
@@ -304,15 +284,13 @@ def test_a_large_text_is_sampled(tmp_path, tokenizer_json, capsys, monkeypatch):
     monkeypatch.setattr("tokenmill.look.text_sample.SAMPLE_BYTES", 20_000)
     monkeypatch.setattr("tokenmill.text.plan.SMALLEST", 5_000)
     printed = run(capsys, tmp_path / "corpus", "--tokenizer", tokenizer_json)[1]
-    part, whole = map(
-        float, re.search(r"read ([\d.]+) kB of about ([\d.]+) MB of the text", printed).groups()
-    )
-    assert 20 < part < 150
-    assert 1 < whole < 10
+    sizes = re.search(r"read ([\d.]+) kB of about ([\d.]+) MB of the text", printed)
+    assert 20 < float(sizes[1]) < 150
+    assert 1 < float(sizes[2]) < 10
     run_prepare("--source", "corpus", "--tokenizer", tokenizer_json, cwd=tmp_path)
     (manifest,) = tmp_path.glob("data/tokens/*/manifest.json")
-    told = int(re.search(r"about ([\d,]+) tokens in all", printed)[1].replace(",", ""))
-    assert told == pytest.approx(json.loads(manifest.read_text())["tokens"], rel=0.1)
+    estimate = int(re.search(r"about ([\d,]+) tokens in all", printed)[1].replace(",", ""))
+    assert estimate == pytest.approx(json.loads(manifest.read_text())["tokens"], rel=0.1)
 
 
 def test_a_sample_of_files_with_much_beside_their_text_tells_the_text(
@@ -327,16 +305,14 @@ def test_a_sample_of_files_with_much_beside_their_text_tells_the_text(
     assert "read all of the text, 540 documents" in printed
     assert f"about {tokens:,} tokens in all" in printed
     (tmp_path / "one.txt").write_text(texts[0])
-    assert (
-        "1 document, and tokenized"
-        in run(capsys, tmp_path / "one.txt", "--tokenizer", tokenizer_json)[1]
-    )
+    printed = run(capsys, tmp_path / "one.txt", "--tokenizer", tokenizer_json)[1]
+    assert "1 document, and tokenized" in printed
 
 
 def test_what_cannot_be_sampled_is_an_error(folder, tmp_path, capsys, tokenizer_json):
     for name, text in (("a", "one"), ("empty", "")):
         (tmp_path / f"{name}.jsonl").write_text(json.dumps({"text": text}) + "\n")
-    for arguments, said in (
+    for arguments, message in (
         ((tmp_path / "a.jsonl", "--view", "x"), "--out and --view are for token sets"),
         ((tmp_path / "none.jsonl",), "none.jsonl"),
         ((folder.parent,), "expected a token set, found a folder of 1 token set; name one of them"),
@@ -361,7 +337,7 @@ def test_what_cannot_be_sampled_is_an_error(folder, tmp_path, capsys, tokenizer_
         ),
     ):
         status, _, error = run(capsys, *arguments)
-        assert (status, said in error) == (1, True), error
+        assert (status, message in error) == (1, True), error
 
 
 # ---------------------------------------------------------------------------- bad input
@@ -416,39 +392,18 @@ def test_a_report_compares_a_view_with_the_set_by_what_is_known_of_documents(
             "score": list(range(40)),
         }
         pq.write_table(pa.table(table), tmp_path / "corpus" / f"{number}.parquet")
-    flags = (
-        "--source",
-        "corpus",
-        "--val-file",
-        "last",
-        "--tokenizer",
-        tokenizer_json,
-        "--keep-columns",
-        "language,score",
-    )
+    flags = ["--source", "corpus", "--val-file", "last", "--keep-columns", "language,score"]
+    flags += ["--tokenizer", tokenizer_json]
     folder = tmp_path / run_prepare(*flags, cwd=tmp_path).stdout.splitlines()[-1]
-    assert (
-        cli.main(
-            [
-                "view",
-                str(folder),
-                "--name",
-                "en",
-                "--repeat",
-                "case language when 'en' then 2 else 0 end",
-            ]
-        )
-        == 0
-    )
-    assert cli.main(["report", str(folder), "--out", str(tmp_path / "whole.html")]) == 0
-    assert (
-        cli.main(["report", str(folder), "--view", "en", "--out", str(tmp_path / "view.html")]) == 0
-    )
-    assert (
-        "This is the view en (repeat case language when 'en' then 2 else 0 end)"
-        in capsys.readouterr().out
-    )
-    whole, view = ((tmp_path / f"{name}.html").read_text() for name in ("whole", "view"))
+    repeat = "case language when 'en' then 2 else 0 end"
+    assert cli.main(["view", str(folder), "--name", "en", "--repeat", repeat]) == 0
+    of_set = tmp_path / "set.html"
+    of_view = tmp_path / "view.html"
+    assert cli.main(["report", str(folder), "--out", str(of_set)]) == 0
+    assert cli.main(["report", str(folder), "--view", "en", "--out", str(of_view)]) == 0
+    assert f"This is the view en (repeat {repeat})" in capsys.readouterr().out
+    html = of_set.read_text()
+    view = of_view.read_text()
     token_set = TokenSet(folder)
     lengths = np.concatenate([token_set.open(entry).lengths for entry in token_set.split("train")])
     english = int(lengths[::2].sum())
@@ -460,7 +415,7 @@ def test_a_report_compares_a_view_with_the_set_by_what_is_known_of_documents(
         2 * english,
     ]
     assert "Half of the 80 documents" in view
-    assert f"{english:,}" in whole
-    assert "in the view" not in whole
+    assert f"{english:,}" in html
+    assert "in the view" not in html
     assert f"tokenmill show {folder} --view en --row 0" in view
-    assert f"tokenmill show {folder} --row 0" in whole
+    assert f"tokenmill show {folder} --row 0" in html

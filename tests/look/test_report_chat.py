@@ -35,8 +35,9 @@ def test_what_is_lost_is_what_an_epoch_of_a_loader_lacks(chats, choice, seq_len)
     shards = [token_set.open(entry) for entry in token_set.split("train")]
     tokens = sum(shard.entry.tokens for shard in shards)
     all_targets = sum(int(shard.target_counts.sum()) for shard in shards)
-    found = look_at_loss(token_set, sample(token_set, "train"), SEQ_LENS)
-    one = tally(choice, [shard.lengths for shard in shards], seq_len + 1, first_targets=found.first)
+    loss = look_at_loss(token_set, sample(token_set, "train"), SEQ_LENS)
+    lengths = [shard.lengths for shard in shards]
+    counted = tally(choice, lengths, seq_len + 1, first_targets=loss.first)
 
     rows = targets = 0
     settings = {
@@ -47,64 +48,55 @@ def test_what_is_lost_is_what_an_epoch_of_a_loader_lacks(chats, choice, seq_len)
         "long_documents": choice,
     }
     with RowLoader(chats, **settings) as loader:
-        for inputs, bear in loader:
-            rows, targets = rows + len(inputs), targets + int((bear != -100).sum())
-    assert found.lost[choice][seq_len] == pytest.approx(1 - targets / all_targets, abs=1e-12)
-    assert found.targets.sum() == all_targets
-    assert (one.rows, one.tokens) == (rows, tokens)
-    assert one.row_tokens == one.kept + one.repeated, "no piece begins with an inserted BOS"
-    assert one.dropped > 0
+        for batch in loader:
+            rows += len(batch[0])
+            targets += int((batch[1] != -100).sum())
+    assert loss.lost[choice][seq_len] == pytest.approx(1 - targets / all_targets, abs=1e-12)
+    assert loss.targets.sum() == all_targets
+    assert (counted.rows, counted.tokens) == (rows, tokens)
+    assert counted.row_tokens == counted.kept + counted.repeated, (
+        "no piece begins with an inserted BOS"
+    )
+    assert counted.dropped > 0
 
 
 def test_targets_and_stretches_are_counted_by_conversation(chats):
     token_set = TokenSet(chats)
-    found = look_at_loss(token_set, sample(token_set, "train"), SEQ_LENS)
-    targets, stretches = [], []
+    loss = look_at_loss(token_set, sample(token_set, "train"), SEQ_LENS)
+    targets = []
+    stretches = []
     for entry in token_set.split("train"):
         shard = token_set.open(entry)
         bits = np.unpackbits(shard.column("mask"), bitorder="little")[: entry.tokens].astype(bool)
-        for first, last in zip(
-            shard.offsets[:-1].tolist(), shard.offsets[1:].tolist(), strict=True
-        ):
-            targets.append(bits[first:last].sum())
-            stretches.append(
-                len([bears for bears, _ in itertools.groupby(bits[first:last].tolist()) if bears])
-            )
-    assert found.targets.tolist() == targets
-    assert found.stretches.tolist() == stretches
-    assert found.by_stretches.tolist()[:3] == [stretches.count(number) for number in range(3)]
-    assert len(found.by_stretches) <= MOST_STRETCHES + 1
+        for first, last in itertools.pairwise(shard.offsets.tolist()):
+            in_loss = bits[first:last].tolist()
+            targets.append(sum(in_loss))
+            stretches.append(sum(value for value, _ in itertools.groupby(in_loss)))
+    assert loss.targets.tolist() == targets
+    assert loss.stretches.tolist() == stretches
+    assert loss.by_stretches.tolist()[:3] == [stretches.count(number) for number in range(3)]
+    assert len(loss.by_stretches) <= MOST_STRETCHES + 1
     lengths = np.concatenate([token_set.open(entry).lengths for entry in token_set.split("train")])
-    bins = histogram(lengths, found.targets)
-    assert sum(one.targets for one in bins) == sum(targets)
-    assert all(
-        one.targets == found.targets[(lengths >= one.first) & (lengths <= one.last)].sum()
-        for one in bins
-    )
+    bins = histogram(lengths, loss.targets)
+    assert sum(bar.targets for bar in bins) == sum(targets)
+    for bar in bins:
+        inside = (lengths >= bar.first) & (lengths <= bar.last)
+        assert bar.targets == loss.targets[inside].sum()
 
 
 @pytest.fixture(scope="module")
 def page(tmp_path_factory, tokenizer_json):
     """The report of conversations, some longer than a row."""
-    folder, rng = tmp_path_factory.mktemp("reported"), random.Random(3)
+    folder = tmp_path_factory.mktemp("reported")
+    rng = random.Random(3)
     (folder / "chats").mkdir()
     for number in range(2):
         rows = [{"messages": random_messages(rng) * rng.choice((1, 1, 4))} for _ in range(80)]
         (folder / "chats" / f"{number}.jsonl").write_text(
             "".join(f"{json.dumps(row)}\n" for row in rows)
         )
-    flags = (
-        "--source",
-        "chats",
-        "--val-file",
-        "last",
-        "--chat",
-        "chatml",
-        "--tokenizer",
-        tokenizer_json,
-        "--workers",
-        "1",
-    )
+    flags = ["--source", "chats", "--val-file", "last", "--chat", "chatml", "--workers", "1"]
+    flags += ["--tokenizer", tokenizer_json]
     done = run_prepare(*flags, cwd=folder)
     tokens = folder / done.stdout.splitlines()[-1]
     assert cli.main(["report", str(tokens), "--seq-len", "256"]) == 0
@@ -112,25 +104,22 @@ def page(tmp_path_factory, tokenizer_json):
 
 
 def test_the_page_has_what_each_choice_loses(page, capsys):
-    html, token_set = page.read_text(), TokenSet(page.parent)
-    found = look_at_loss(token_set, sample(token_set, "train"), (256, 512))
-    assert found.lost["drop"][256] > found.lost["crop"][256] > 0
+    html = page.read_text()
+    token_set = TokenSet(page.parent)
+    loss = look_at_loss(token_set, sample(token_set, "train"), (256, 512))
+    crop = loss.lost["crop"][256]
+    drop = loss.lost["drop"][256]
+    assert drop > crop > 0
     lengths = [token_set.open(entry).lengths for entry in token_set.split("train")]
     for choice in CHOICES:
-        assert f"<td>{found.lost[choice][256]:.2%}</td>" in html
-        assert f"<td>{found.lost[choice][512]:.2%}</td>" in html
+        assert f"<td>{loss.lost[choice][256]:.2%}</td>" in html
+        assert f"<td>{loss.lost[choice][512]:.2%}</td>" in html
         assert f"<td>{tally(choice, lengths, 257).filler:.2%}</td>" in html
-    assert (
-        cli.main(
-            ["report", str(page.parent), "--seq-len", "256", "--out", str(page.parent / "2.html")]
-        )
-        == 0
-    )
+    out = page.with_name("2.html")
+    assert cli.main(["report", str(page.parent), "--seq-len", "256", "--out", str(out)]) == 0
     printed = capsys.readouterr().out
-    share = found.targets.sum() / np.concatenate(lengths).sum()
+    share = loss.targets.sum() / np.concatenate(lengths).sum()
     assert re.search(rf"{share:.0%} of the tokens (bear loss|are in the loss)", printed)
-    assert re.search(
-        rf"targets lost .* {found.lost['crop'][256]:.2%} .* {found.lost['drop'][256]:.2%}", printed
-    )
+    assert re.search(rf"targets lost .* {crop:.2%} .* {drop:.2%}", printed)
     assert "concat" not in html, "a packing that chat sets do not have"
     assert list(variants(chat=True)) == list(CHOICES)

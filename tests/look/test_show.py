@@ -79,7 +79,8 @@ def sets(tmp_path_factory, tokenizer_json):
 
     "all" is a mixture's file of all four as they are now, in two stages.
     """
-    cwd, found = tmp_path_factory.mktemp("sets"), {}
+    cwd = tmp_path_factory.mktemp("sets")
+    folders = {}
     for root, name, files in [("small", name, "bz") for name in NAMES] + [("grown", "web", "ac")]:
         for file in files:
             write_corpus(cwd / name, file, random.Random(f"{name} {file}"))
@@ -87,25 +88,29 @@ def sets(tmp_path_factory, tokenizer_json):
             shutil.copytree(cwd / "small", cwd / "grown")
         flags = ["--source", name, "--val-file", "last", "--name", name, "--tokens-root", root]
         flags += ["--tokenizer", tokenizer_json]
-        flags += (
-            ["--chat", "chatml"]
-            if name == "chat"
-            else ["--keep-columns", "score,meta"] * (name != "math")
-        )
+        if name == "chat":
+            flags += ["--chat", "chatml"]
+        elif name != "math":
+            flags += ["--keep-columns", "score,meta"]
         folder = cwd / run_prepare(*flags, "--workers", 1, cwd=cwd).stdout.splitlines()[-1]
-        found[root, name] = found["grown", name] = folder
-        for view in "ab" if name == "web" else "":
-            rng, entries = random.Random(view), TokenSet(folder).entries
-            make_view(
-                folder,
-                view,
-                {entry.name: rng.choices([0, 1, 1, 2, 3], k=entry.documents) for entry in entries},
-            )
-    stages = "[[stages]]\nbegin = 0\nweights = {web = 3, code = 2}\n[[stages]]\nbegin = '1K'\nweights = {%s}\n"
-    stages %= ", ".join(f"{name} = 1" for name in NAMES)
-    sources = "".join(f"[sources.{name}]\npath = '{found['grown', name]}'\n" for name in NAMES)
+        folders[root, name] = folders["grown", name] = folder
+        if name == "web":
+            make_views(folder)
+    weights = ", ".join(f"{name} = 1" for name in NAMES)
+    stages = "[[stages]]\nbegin = 0\nweights = {web = 3, code = 2}\n"
+    stages += f"[[stages]]\nbegin = '1K'\nweights = {{{weights}}}\n"
+    sources = "".join(f"[sources.{name}]\npath = '{folders['grown', name]}'\n" for name in NAMES)
     (cwd / "all.toml").write_text(stages + sources)
-    return found | {("grown", "all"): cwd / "all.toml"}
+    return folders | {("grown", "all"): cwd / "all.toml"}
+
+
+def make_views(folder):
+    for view in ("a", "b"):
+        rng = random.Random(view)
+        repeats = {}
+        for entry in TokenSet(folder).entries:
+            repeats[entry.name] = rng.choices([0, 1, 1, 2, 3], k=entry.documents)
+        make_view(folder, view, repeats)
 
 
 # ---------------------------------------------------------------------------- the oracle: what a
@@ -119,7 +124,8 @@ class Loop:
     """
 
     def __init__(self):
-        self.log, self.state = [], None
+        self.log = []
+        self.state = None
 
     def go_on(self, tokens, calls, world_size=1, skip=0, breaks=None, **settings):
         """With `epochs`, iterations follow each other; at calls of `breaks`, one is left for
@@ -142,13 +148,13 @@ class Loop:
                 self.log.append(
                     {rank: seen(batch) for rank, batch in enumerate(batches) if len(batch[0])}
                 )
-            elif "epochs" not in settings:
+                continue
+            if "epochs" not in settings:
                 break  # the mixture is used up
-            for loader in () if batches else ranks:
+            for loader in ranks:
                 iter(loader) if breaks.get(number) is None else loader.set_epoch(breaks[number])
-        (self.state,) = {
-            json.dumps(loader.state_dict()): loader.state_dict() for loader in ranks
-        }.values()
+        states = {json.dumps(loader.state_dict()): loader.state_dict() for loader in ranks}
+        (self.state,) = states.values()
         return self
 
 
@@ -166,25 +172,26 @@ def seen(batch):
     return [*zip(batch[0].tolist(), batch[1].tolist(), strict=True)]
 
 
-def told(row):
+def seen_row(row):
     """A row that `show` found, from its pieces, as a training step sees it."""
-    ids, in_loss = [], []
+    ids = []
+    in_loss = []
     for piece in row.pieces:
         ids += piece.tokens(int(piece.shard.tokens[0])).tolist()  # every shard begins with BOS
         marks = piece.in_loss()
-        in_loss += (
-            [not piece.is_padding] * (piece.length + piece.bos) if marks is None else marks.tolist()
-        )
-    return ids[:-1], [
-        token if marked else -100 for token, marked in zip(ids[1:], in_loss[1:], strict=True)
-    ]
+        if marks is None:
+            in_loss += [not piece.is_padding] * (piece.length + piece.bos)
+        else:
+            in_loss += marks.tolist()
+    targets = np.where(in_loss[1:], ids[1:], -100)
+    return ids[:-1], targets.tolist()
 
 
 def by_rank(rows):
-    return {
-        rank: [told(row) for row in rows if row.rank == rank]
-        for rank in {row.rank: None for row in rows}
-    }
+    ranks = {}
+    for row in rows:
+        ranks.setdefault(row.rank, []).append(seen_row(row))
+    return ranks
 
 
 def run(capsys, *words):
@@ -207,16 +214,18 @@ def show(capsys, *words):
     """What the command prints with --ids: (place, rank, token ids, tokens of padding) of each row;
     and all of it.
     """
-    out, rows = run(capsys, *words, "--ids"), []
+    out = run(capsys, *words, "--ids")
+    rows = []
     lines = out.partition("┏")[0]  # before a table of columns
     places = re.split(r"^row ([\w/]*\d+:\d+:\d+)(?:, rank (\d+))?\n", lines, flags=re.MULTILINE)[1:]
     for place, rank, text in zip(*[iter(places)] * 3, strict=True):
-        ids, padding = [], 0
-        for piece in re.split(
-            r"^  [A-Za-z] (?=[\d,]+ (?:of|tokens of) )", text, flags=re.MULTILINE
-        )[1:]:
-            if found := re.match(r"(\d+) tokens of padding", piece):
-                padding += int(found[1])
+        ids = []
+        padding = 0
+        head = r"^  [A-Za-z] (?=[\d,]+ (?:of|tokens of) )"
+        for piece in re.split(head, text, flags=re.MULTILINE)[1:]:
+            padding_line = re.match(r"(\d+) tokens of padding", piece)
+            if padding_line:
+                padding += int(padding_line[1])
             else:
                 ids += map(int, piece.rstrip("\n").split("\n")[-1].split())
         rows.append((place, rank and int(rank), ids, padding))
@@ -228,10 +237,10 @@ def require_shown(capsys, logged, *words):
 
     What it prints.
     """
-    (rows, out), expected = (
-        show(capsys, *words),
-        [(rank, ids) for rank, own in logged.items() for ids, _ in own],
-    )
+    rows, out = show(capsys, *words)
+    expected = []
+    for rank, batch in logged.items():
+        expected += [(rank, inputs) for inputs, _ in batch]
     assert [rank for _, rank, *_ in rows] == [rank for rank, _ in expected]
     for (*_, ids, padding), (_, inputs) in zip(rows, expected, strict=True):
         assert len(ids) + padding == len(inputs) + 1
@@ -241,20 +250,18 @@ def require_shown(capsys, logged, *words):
 
 def save(state, folder, kind):
     """A checkpoint of some kind with a state somewhere in it."""
-    path, whole = (
-        folder / f"checkpoint.{kind}",
-        {"model": torch.nn.Linear(3, 3).state_dict(), "step": 5, "data": state},
-    )
+    path = folder / f"checkpoint.{kind}"
+    checkpoint = {"model": torch.nn.Linear(3, 3).state_dict(), "step": 5, "data": state}
     if kind == "json":
         path.write_text(json.dumps({"progress": [{"data": state}]}))
     elif kind == "pickle":
-        path.write_bytes(pickle.dumps(whole))
+        path.write_bytes(pickle.dumps(checkpoint))
     elif kind == "torch":
-        torch.save(whole, path)
+        torch.save(checkpoint, path)
     else:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
-            dcp.save(whole, checkpoint_id=path)
+            dcp.save(checkpoint, checkpoint_id=path)
     return path
 
 
@@ -263,22 +270,26 @@ def save(state, folder, kind):
 
 def random_run(sets, kind, rng):
     """A run of some legs, and how it would go on: (loop, tokens, settings)."""
-    loop, root, names, seq_len, ranks = Loop(), "small", ["web"], T, rng.randint(1, 3)
-    packing = (
-        "nanochat" if kind == "nanochat" else rng.choice(["best_fit"] * 3 + ["concat", "random"])
-    )
-    packing = "best_fit" if kind == "chats" else packing
+    loop = Loop()
+    root = "small"
+    names = ["web"]
+    seq_len = T
+    ranks = rng.randint(1, 3)
+    packing = kind
+    if kind != "nanochat":
+        packing = rng.choice(["best_fit"] * 3 + ["concat", "random"])
+    if kind == "chats":
+        packing = "best_fit"
     long = rng.choice(["crop", "drop"] if kind == "chats" else ["split", "crop"])
     fixed = {"packing": packing, "shuffle": rng.random() < 0.8, "seed": rng.choice([7, 1337])}
     for number in range(rng.randint(2, 6)):
         if kind != "nanochat":
-            ranks, root = rng.randint(1, 3), "grown" if rng.random() < 0.3 else root
+            ranks = rng.randint(1, 3)
+            root = "grown" if rng.random() < 0.3 else root
         view = None
         if packing == "best_fit":
-            seq_len, view = (
-                rng.choice([24, 40, 60] if kind == "chats" else [7, T, T, 40]),
-                rng.choice([None, "a", "b"]),
-            )
+            seq_len = rng.choice([24, 40, 60] if kind == "chats" else [7, T, T, 40])
+            view = rng.choice([None, "a", "b"])
         settings = fixed | {
             "batch_size": rng.randint(1, 4),
             "seq_len": seq_len,
@@ -287,8 +298,10 @@ def random_run(sets, kind, rng):
         if kind in ("mixture", "chats") and (number or rng.random() < 0.7):
             if number < 2 or rng.random() < 0.6:
                 names = rng.sample(NAMES if kind == "chats" else NAMES[:3], rng.randint(1, 3))
-                names += ["web"] * ("web" not in names)  # with which it may have begun alone
-            first, second = ({name: rng.randint(1, 6) for name in names} for _ in range(2))
+                if "web" not in names:
+                    names.append("web")  # with which it may have begun alone
+            first = {name: rng.randint(1, 6) for name in names}
+            second = {name: rng.randint(1, 6) for name in names}
             tokens = Mixture(
                 [(0, first), (rng.randint(100, 3000), second)][: rng.randint(1, 2)],
                 sources={name: sets[root, name] for name in names},
@@ -301,46 +314,48 @@ def random_run(sets, kind, rng):
             tokens = sets[root, "web"]
             settings |= {"view": view, "long_documents": long if kind != "chats" else "split"}
         if kind == "iterations":
-            settings |= {"epochs": (epochs := rng.randint(1, 2)), "drop_last": rng.random() < 0.5}
+            epochs = rng.randint(1, 2)
+            settings |= {"epochs": epochs, "drop_last": rng.random() < 0.5}
             settings["breaks"] = {
                 rng.randrange(16): rng.choice([None, 0, 2 * epochs])
                 for _ in range(rng.randrange(3))
             }
-        skip = rng.randint(1, 9) * (kind != "nanochat" and rng.random() < 0.4)
+        skip = rng.randint(1, 9)
+        if kind == "nanochat" or rng.random() >= 0.4:
+            skip = 0
         loop.go_on(tokens, rng.choice([0, 1, 4, 9, 16]), skip=skip, **settings)
     return loop, tokens, settings
 
 
 @pytest.mark.parametrize("seed", [0, 1, 2, 3, 16, 22, 5])
 def test_every_step_of_a_run_is_shown_as_its_loop_logged_it(sets, tmp_path, capsys, seed):
-    rng, kind = random.Random(seed), KINDS[seed % len(KINDS)]
+    rng = random.Random(seed)
+    kind = KINDS[seed % len(KINDS)]
     loop, tokens, settings = random_run(sets, kind, rng)
-    state, known = loop.state, len(loop.log)
+    state = loop.state
+    known = len(loop.log)
     loop.go_on(tokens, 9, **settings | {"breaks": None})
     shown = sets["grown", "web" if kind == "nanochat" else "all"]
-    found = RunRows.of_position(
-        state, LoaderConfig(tokens=shown, batch_size=1, seq_len=1).mixture.open()
-    )
+    mixture = LoaderConfig(tokens=shown, batch_size=1, seq_len=1).mixture.open()
+    run_rows = RunRows.of_position(state, mixture)
     for step, logged in enumerate(loop.log):
-        assert by_rank(found.step(step)) == logged, f"step {step} of {known}"
-    if kind not in ("nanochat", "iterations"):  # in which an epoch may come again, with other rows
-        for row in found.step(rng.randrange(known)) if known else ():
-            assert told(found.at(*row[:4])) == told(row), (
+        assert by_rank(run_rows.step(step)) == logged, f"step {step} of {known}"
+    # in these two an epoch may come again, with other rows
+    if known and kind not in ("nanochat", "iterations"):
+        for row in run_rows.step(rng.randrange(known)):
+            assert seen_row(run_rows.at(*row[:4])) == seen_row(row), (
                 f"{row.place} is another row than the run had there"
             )
-            assert (
-                sum(one.length + one.bos for one in row.pieces)
-                == found.leg_at(*row[:4]).setting.seq_len + 1
-            )
+            length = sum(piece.length + piece.bos for piece in row.pieces)
+            assert length == run_rows.leg_at(*row[:4]).setting.seq_len + 1
     path = save(state, tmp_path, rng.choice(["json", "pickle", "torch", "dcp"]))
     for step in rng.sample(range(len(loop.log)), min(2, len(loop.log))):
         out = require_shown(capsys, loop.log[step], shown, "--checkpoint", path, "--step", step)
         assert ("is to come" in out) == (step >= known)
-        rank, own = rng.choice([*loop.log[step].items()])
-        assert f": rows of {len(own[0][0])} + 1 tokens, {settings['packing']}" in out
-        require_shown(
-            capsys, {rank: own}, shown, "--checkpoint", path, "--batch", step, "--rank", rank
-        )
+        rank, batch = rng.choice([*loop.log[step].items()])
+        assert f": rows of {len(batch[0][0])} + 1 tokens, {settings['packing']}" in out
+        words = ["--checkpoint", path, "--batch", step, "--rank", rank]
+        require_shown(capsys, {rank: batch}, shown, *words)
 
 
 WITHOUT = [{}, {"long_documents": "crop"}, {"shuffle": False}, {"view": "a"}, {"split": "val"}]
@@ -361,24 +376,22 @@ def run_of(tokens, batch_size, world_size=1, **settings):
 
 @pytest.mark.parametrize(("name", "settings"), WITHOUT)
 def test_without_a_checkpoint_the_settings_say_which_rows_a_step_had(sets, capsys, name, settings):
-    tokens, sizes = sets["grown", name], {"batch_size": 3, "world_size": 2}
-    loop, found = Loop().go_on(tokens, 20, **settings, **sizes), run_of(tokens, **settings, **sizes)
-    assert [by_rank(found.step(step)) for step in range(20)] == loop.log
-    flags = [
-        tokens,
-        *(
-            word
-            for key, value in settings.items()
-            for word in (f"--{key.replace('_', '-')}", value)
-        ),
-    ]
+    tokens = sets["grown", name]
+    sizes = {"batch_size": 3, "world_size": 2}
+    loop = Loop().go_on(tokens, 20, **settings, **sizes)
+    run_rows = run_of(tokens, **settings, **sizes)
+    assert [by_rank(run_rows.step(step)) for step in range(20)] == loop.log
+    flags = [tokens]
+    for key, value in settings.items():
+        flags += [f"--{key.replace('_', '-')}", value]
     sizes = [*flags, "--full", "--batch-size", 3, "--world-size", 2]
     require_shown(capsys, loop.log[17], *sizes, "--step", 17)
     out = require_shown(capsys, {1: loop.log[19][1]}, *sizes, "--batch", 19, "--rank", 1)
-    targets = [target for _, targets in loop.log[19][1] for target in targets if target != -100]
-    assert name != "chat" or sum(map(int, re.findall(r"(\d+) tokens are in the loss", out))) == len(
-        targets
-    )
+    if name == "chat":
+        in_loss = 0
+        for _, targets in loop.log[19][1]:
+            in_loss += len(targets) - targets.count(-100)
+        assert sum(map(int, re.findall(r"(\d+) tokens are in the loss", out))) == in_loss
     if settings.get("packing") != "nanochat":  # which has no order of all ranks
         rows, _ = show(capsys, *flags, "--row", 17 * 6 + 4)
         for asked in (17 * 6 + 4, rows[0][0]):  # the row's number, and its place
@@ -390,16 +403,16 @@ def test_without_a_checkpoint_the_settings_say_which_rows_a_step_had(sets, capsy
 
 @pytest.mark.parametrize("kind", ["json", "pickle", "torch", "dcp"])
 def test_a_step_of_get_batch_is_found_in_every_kind_of_checkpoint(sets, tmp_path, capsys, kind):
-    log, web = {"train": [], "val": []}, sets["grown", "web"]
+    log = {"train": [], "val": []}
+    web = sets["grown", "web"]
     for _ in range(9):
         log["train"].append({0: seen(get_batch("train", 3, T, tokens=web))})
         log["val"].append({0: seen(get_batch("val", 2, T, tokens=web))})
         get_batch("train", 2, T, tokens=web, purpose="eval")
     path = save(tokenmill.state_dict(), tmp_path, kind)
     where = "progress.0.data" if kind == "json" else "data"
-    assert [found.where for found in positions_in(path)] == [
-        f"{where}[{number}]" for number in range(3)
-    ]
+    wheres = [position.where for position in positions_in(path)]
+    assert wheres == [f"{where}[{number}]" for number in range(3)]
     for split, logged in log.items():
         require_shown(capsys, logged[7], web, "--checkpoint", path, "--split", split, "--step", 7)
 
@@ -425,21 +438,25 @@ class Code:
 def test_a_position_is_found_wherever_it_is_and_no_class_is_imported_and_no_code_run(
     sets, tmp_path, monkeypatch
 ):
-    state, files = Loop().go_on(sets["small", "web"], 3, batch_size=2, seq_len=T).state, []
+    state = Loop().go_on(sets["small", "web"], 3, batch_size=2, seq_len=T).state
     nodes = [Holder([]) for _ in range(40)]
     for node in nodes:
         node.value += nodes  # objects that contain each other
     nodes[7].value.append(state)
-    ways = [nodes, Holder(state), functools.partial(print, state), np.array([state], object)]
-    ways += [
+    ways = [
+        nodes,
+        Holder(state),
+        functools.partial(print, state),
+        np.array([state], object),
         collections.deque([state]),
         collections.defaultdict(functools.partial(dict), a=(0, [state])),
     ]
+    files = []
     for number, way in enumerate(ways):
-        whole = {"code": Code(), "model": torch.nn.Linear(2, 2), "run": way, "n": np.int64(3)}
+        checkpoint = {"code": Code(), "model": torch.nn.Linear(2, 2), "run": way, "n": np.int64(3)}
         files += [tmp_path / f"pickle{number}", tmp_path / f"torch{number}"]
-        files[-2].write_bytes(pickle.dumps(whole))
-        torch.save(whole, files[-1])
+        files[-2].write_bytes(pickle.dumps(checkpoint))
+        torch.save(checkpoint, files[-1])
     monkeypatch.delattr(f"{__name__}.Holder")
     assert all(position_of("--checkpoint", file, "train", "a position") == state for file in files)
     assert not Code.ran
@@ -448,17 +465,19 @@ def test_a_position_is_found_wherever_it_is_and_no_class_is_imported_and_no_code
 
 
 def test_a_file_without_one_position_says_what_it_has(sets, tmp_path, capsys):
-    web, path = sets["small", "web"], tmp_path / "checkpoint.json"
+    web = sets["small", "web"]
+    path = tmp_path / "checkpoint.json"
     loop = Loop().go_on(web, 2, batch_size=2, seq_len=T)
-    state, other = loop.state, Loop().go_on(web, 2, batch_size=3, seq_len=T).state
-    for content, said in (
+    state = loop.state
+    of_three = Loop().go_on(web, 2, batch_size=3, seq_len=T).state
+    for content, message in (
         ({"a": 1}, "expected a checkpoint with a position in it, found none in it"),
-        ({"a": state, "b": [other]}, "found 2 positions of it among a of split train, b.0 of"),
+        ({"a": state, "b": [of_three]}, "found 2 positions of it among a of split train, b.0 of"),
         ({"data": {"get_batch": "[1"}}, "expected the positions of get_batch's loaders as JSON"),
         ({"tokenmill": json.dumps({"version": 99})}, "expected a position of version 1, found 99"),
     ):
         path.write_text(json.dumps(content))
-        assert said in refused(capsys, web, "--checkpoint", path, "--step", 1)
+        assert message in refused(capsys, web, "--checkpoint", path, "--step", 1)
     for more in (
         {"b": state},
         {"versions": {"tokenmill": "0.4.0"}},
@@ -473,62 +492,60 @@ def test_a_file_without_one_position_says_what_it_has(sets, tmp_path, capsys):
 # ---------------------------------------------------------------------------- documents
 
 
-def require_found(found, rows, epoch):
+def places_of_documents(rows):
+    """By document: each place, and whether all that it has there is filler."""
+    places = collections.defaultdict(dict)
+    for row in rows:
+        for piece in row.pieces:
+            if piece.is_padding:
+                continue
+            document = places[row.name, piece.shard.entry.name, piece.document]
+            document[row.place] = document.get(row.place, True) and piece.filler
+    return places
+
+
+def require_found(run_rows, rows, epoch):
     """That each document of an epoch is found in just those of its rows that hold it, in their
     order.
     """
-    expected = collections.defaultdict(
-        dict
-    )  # by document: each place, and whether all that it has is filler
-    for row in (row for row in rows if row.epoch == epoch):
-        for piece in (piece for piece in row.pieces if not piece.is_padding):
-            own = expected[row.name, piece.shard.entry.name, piece.document]
-            own[row.place] = own.get(row.place, True) and piece.filler
-    assert all(any(row.epoch > epoch for row in rows if row.name == name) for name in found.sets), (
-        "the whole epoch"
-    )
-    for name, token_set in found.sets.items():
-        for entry in token_set.split(found.order.split):
+    assert {row.name for row in rows if row.epoch > epoch} == {*run_rows.sets}, "the whole epoch"
+    expected = places_of_documents(row for row in rows if row.epoch == epoch)
+    for name, token_set in run_rows.sets.items():
+        for entry in token_set.split(run_rows.order.split):
             for document in range(entry.documents):
-                rows = [
-                    (row.place, row.filler)
-                    for row in found.with_document(name, entry, document, epoch)
-                ]
-                assert rows == [*expected[name, entry.name, document].items()], (
-                    name,
-                    entry.name,
-                    document,
-                )
+                holding = run_rows.with_document(name, entry, document, epoch)
+                places = [(row.place, row.filler) for row in holding]
+                key = name, entry.name, document
+                assert places == [*expected[key].items()], key
 
 
 @pytest.mark.parametrize(
-    ("name", "settings"), [one for one in WITHOUT if one[1].get("packing") != "nanochat"]
+    ("name", "settings"), [case for case in WITHOUT if case[1].get("packing") != "nanochat"]
 )
 def test_a_document_is_in_the_rows_that_a_search_of_all_rows_finds(sets, name, settings):
-    found = run_of(sets["grown", name], batch_size=1000, **settings)
-    require_found(found, found.step(0), epoch=1)
+    run_rows = run_of(sets["grown", name], batch_size=1000, **settings)
+    require_found(run_rows, run_rows.step(0), epoch=1)
 
 
 def test_a_document_is_printed_whole_with_what_is_known_of_it_and_its_rows(sets, tmp_path, capsys):
-    web, texts = (
-        sets["small", "web"],
-        pq.read_table(sets["small", "web"].parents[1] / "web" / "b.parquet")["text"],
-    )
-    found, entry = run_of(web, batch_size=1, seq_len=T), TokenSet(web).split("train")[0]
+    web = sets["small", "web"]
+    texts = pq.read_table(web.parents[1] / "web" / "b.parquet")["text"]
+    run_rows = run_of(web, batch_size=1, seq_len=T)
+    entry = TokenSet(web).split("train")[0]
     for number, epoch in ((9, 0), (9, 2), (27, 1)):
-        rows = [*found.with_document("", entry, number, epoch)]
-        expected = [f"  {row.place}" + " (only a copy, as filler)" * row.filler for row in rows]
+        expected = []
+        for row in run_rows.with_document("", entry, number, epoch):
+            copy = " (only a copy, as filler)" if row.filler else ""
+            expected.append(f"  {row.place}{copy}")
         out = run(capsys, web, "--document", number, "--seq-len", T, "--epoch", epoch)
         assert "\n".join(expected) in out
-    mixture = Mixture(
-        {"web": 1, "code": 1}, sources={name: sets["small", name] for name in ("web", "code")}
-    )
+    sources = {name: sets["small", name] for name in ("web", "code")}
+    mixture = Mixture({"web": 1, "code": 1}, sources=sources)
     path = save(Loop().go_on(mixture, 2, batch_size=2, seq_len=T).state, tmp_path, "torch")
-    out, place = (
-        run(capsys, sets["grown", "all"], "--document", "web/9", "--checkpoint", path),
-        "document 9 of shard b",
-    )
-    known = rf".000, b.parquet row 9\n<\|bos\|>{re.escape(texts[9].as_py())}\nscore: 9\nmeta: .*31m:fire:b"
+    out = run(capsys, sets["grown", "all"], "--document", "web/9", "--checkpoint", path)
+    place = r"document 9 of shard b.000, b.parquet row 9\n"
+    text = re.escape(texts[9].as_py())
+    known = rf"<\|bos\|>{text}\nscore: 9\nmeta: .*31m:fire:b"
     assert re.search(rf"{place}{known}.*\n(.*\n)*  web/0:\d+:\d+\n", out)
     assert "\x1b" not in out
     path = save(Loop().go_on(web, 2, batch_size=2, seq_len=T, split="val").state, tmp_path, "json")
@@ -544,29 +561,26 @@ def test_a_document_is_printed_whole_with_what_is_known_of_it_and_its_rows(sets,
 def test_a_row_is_printed_with_its_text_and_where_each_document_is_from(
     sets, capsys, tokenizer_json
 ):
-    tokenizer, whole = Tokenizer.load(tokenizer_json), 0
+    tokenizer = Tokenizer.load(tokenizer_json)
+    of_whole_document = r"  [A-Z] (\d+) of .*, whole: .*, (\S+) (row|line) (\d+)\n"
+    num_whole = 0
     for name in ("web", "math"):
         corpus = sets["grown", name].parents[1] / name
-        texts = {
-            path.name: [json.loads(line)["text"] for line in path.open()]
-            for path in corpus.glob("*.jsonl")
-        }
-        texts |= {
-            path.name: pq.read_table(path)["text"].to_pylist() for path in corpus.glob("*.parquet")
-        }
+        texts = {}
+        for path in corpus.glob("*.jsonl"):
+            texts[path.name] = [json.loads(line)["text"] for line in path.open()]
+        for path in corpus.glob("*.parquet"):
+            texts[path.name] = pq.read_table(path)["text"].to_pylist()
         for number in range(0, 60, 7):
             out = show(capsys, sets["grown", name], "--row", number, "--seq-len", 64)[1]
-            for length, file, kind, row in re.findall(
-                r"  [A-Z] (\d+) of .*, whole: .*, (\S+) (row|line) (\d+)\n", out
-            ):
-                source, whole = texts[file][int(row) - (kind == "line")], whole + 1
+            for length, file, kind, row in re.findall(of_whole_document, out):
+                source = texts[file][int(row) - (kind == "line")]
+                num_whole += 1
                 assert len(tokenizer.encode(source)) + 1 == int(length)
                 assert f"{file} {kind} {row}\n<|bos|>{source}\n" in out
-    assert whole > 40
-    web, words = (
-        sets["grown", "web"],
-        ["--step", 4, "--batch-size", 4, "--world-size", 2, "--seq-len", 64],
-    )
+    assert num_whole > 40
+    web = sets["grown", "web"]
+    words = ["--step", 4, "--batch-size", 4, "--world-size", 2, "--seq-len", 64]
     rows, out = show(capsys, web, *words)
     assert max(map(len, re.findall("^    (.*)$", out, re.MULTILINE))) <= 76, (
         "of many rows, a line for each piece"
@@ -616,7 +630,8 @@ OF_RUN += ["--long-documents split", "--shuffle True"]
 REFUSED = [
     (
         "{web}",
-        "expected one of --row, --document, --batch and --step, found none; --row 0 is the first row",
+        "expected one of --row, --document, --batch and --step, found none; "
+        "--row 0 is the first row",
     ),
     (
         "{web} --row 1 --step 1",
@@ -629,7 +644,8 @@ REFUSED = [
     ("{web} --document 3 --seq-len 16 --epoch -1", "epoch"),
     (
         "{web} --step 3",
-        "--step needs --seq-len and --batch-size and --world-size, as in training, or a --checkpoint",
+        "--step needs --seq-len and --batch-size and --world-size, as in training, "
+        "or a --checkpoint",
     ),
     ("{web} --batch 3 --batch-size 2 --seq-len 8", "--batch needs --world-size, as in training"),
     (
@@ -699,19 +715,20 @@ def test_what_is_missing_is_asked_for_and_what_is_not_there_is_refused(
         make_token_set(tmp_path / name, train=[[3]], val=[[]]) for name in ("empty", "foreign")
     )
     give_tokenizer(empty, tokenizer)
-    told = {asked: refused(capsys, *asked.format(**paths).split()) for asked, _ in REFUSED}
-    assert {asked: told[asked] for asked, said in REFUSED if said not in told[asked]} == {}
+    wrong = {}
+    for words, message in REFUSED:
+        printed = refused(capsys, *words.format(**paths).split())
+        if message not in printed:
+            wrong[words] = printed
+    assert wrong == {}
 
 
 def test_a_rank_that_got_no_rows_of_a_short_last_batch_is_told_so(sets, tmp_path, capsys):
-    web, settings = (
-        sets["small", "web"],
-        {"batch_size": 3, "seq_len": T, "epochs": 1, "drop_last": False},
-    )
+    web = sets["small", "web"]
+    settings = {"batch_size": 3, "seq_len": T, "epochs": 1, "drop_last": False}
     rows = RowLoader(web, **settings).rows
-    ranks = next(
-        n for n in range(2, 30) if 0 < rows % (3 * n) < n
-    )  # the last batch has fewer rows than ranks
+    # the last batch has fewer rows than ranks
+    ranks = next(n for n in range(2, 30) if 0 < rows % (3 * n) < n)
     loop = Loop().go_on(web, rows // (3 * ranks) + 1, world_size=ranks, **settings)
     path = save(loop.state, tmp_path, "json")
     for rank in range(ranks):

@@ -40,7 +40,7 @@ def flip(path, bit):
 
 
 def shard_problems(path):
-    return {name: found for name, found in verify(path, workers=1).items() if name}
+    return {name: problems for name, problems in verify(path, workers=1).items() if name}
 
 
 def test_a_whole_set_has_nothing_wrong(prepared):
@@ -133,15 +133,14 @@ def test_bad_shards_are_made_again_byte_for_byte_after_the_command_that_is_print
 ):
     corpus, path = prepared
     shutil.copytree(path.parents[2], tmp_path / "cwd")
-    own = tmp_path / "cwd" / path.relative_to(path.parents[2])
-    whole = tree(own)
-    bad = sorted(own.glob("shards/*.bin"))[2]
-    flip(bad, 12_345)
-    done = run_verify(own)
+    copied = tmp_path / "cwd" / path.relative_to(path.parents[2])
+    before = tree(copied)
+    flip(sorted(copied.glob("shards/*.bin"))[2], 12_345)
+    done = run_verify(copied)
     assert done.returncode == 1
     subprocess.run(done.stdout.splitlines()[-1], shell=True, check=True)
     flags = ["--source", "corpus", "--tokenizer", tokenizer_json, "--shard-text-bytes", "33000"]
     flags += ["--val-file", "shard_3.parquet"]
     done = run_prepare(*flags, cwd=tmp_path / "cwd")
     assert "made " in done.stderr
-    assert tree(own) == whole
+    assert tree(copied) == before

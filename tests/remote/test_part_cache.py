@@ -1,4 +1,4 @@
-"""The cache of parts: what is evicted, deleted, damaged or killed in it costs time and never a row."""
+"""The cache of parts: what is evicted, deleted, damaged or killed in it costs time, never a row."""
 
 import os
 import random
@@ -22,7 +22,8 @@ as_root = pytest.mark.skipif(
 
 
 def test_a_cache_of_two_windows_keeps_its_limit_and_the_rows(folder, server, tmp_path):
-    found, most = [], 0
+    rows = []
+    most = 0
     with RowLoader(
         f"{server.url}/set",
         batch_size=8,
@@ -32,17 +33,17 @@ def test_a_cache_of_two_windows_keeps_its_limit_and_the_rows(folder, server, tmp
         cache_bytes=2 * WINDOW,
     ) as loader:
         for inputs, targets in loader:
-            found.append(torch.stack([inputs, targets]))
-            if len(found) % 20 == 0:
+            rows.append(torch.stack([inputs, targets]))
+            if len(rows) % 20 == 0:
                 most = max(most, len(parts(tmp_path)) * MIB)
-    assert same(found, batches(folder, epochs=2))
+    assert same(rows, batches(folder, epochs=2))
     assert WINDOW < most <= 2 * WINDOW + WINDOW // 2
     assert server.tokens_served() < 2 * 2 * size(folder)
 
 
 def test_too_small_a_cache_is_an_error_with_both_numbers(server, tmp_path):
-    told = r"the cache may take 1,048,576 bytes, but rows need [\d,]+: 2 windows"
-    with pytest.raises(ValueError, match=told):
+    message = r"the cache may take 1,048,576 bytes, but rows need [\d,]+: 2 windows"
+    with pytest.raises(ValueError, match=message):
         RowLoader(
             f"{server.url}/set", batch_size=8, seq_len=512, cache_dir=tmp_path, cache_bytes=MIB
         )
@@ -50,20 +51,24 @@ def test_too_small_a_cache_is_an_error_with_both_numbers(server, tmp_path):
 
 def test_parts_that_are_deleted_or_damaged_are_fetched_again(folder, server, tmp_path):
     """While they are read, as by eviction, and between runs, as by a power cut."""
-    here, rng = batches(folder), random.Random(3)
+    here = batches(folder)
+    rng = random.Random(3)
     with RowLoader(
         f"{server.url}/set", batch_size=8, seq_len=512, epochs=1, cache_dir=tmp_path
     ) as loader:
         for number, (inputs, _) in enumerate(loader):
             assert torch.equal(inputs, here[number][0])
             if number % 10 == 0:
-                for path in rng.sample(there := sorted(parts(tmp_path)), min(3, len(there))):
+                there = sorted(parts(tmp_path))
+                for path in rng.sample(there, min(3, len(there))):
                     path.unlink(missing_ok=True)
     assert same(batches(f"{server.url}/set", cache_dir=tmp_path), here)
-    served, (one, two, three) = server.tokens_served(), sorted(parts(tmp_path))[:3]
-    one.write_bytes(bytes([one.read_bytes()[0] ^ 1]) + one.read_bytes()[1:])
-    two.write_bytes(b"")
-    three.write_bytes(bytes(three.stat().st_size))
+    served = server.tokens_served()
+    flipped, emptied, zeroed = sorted(parts(tmp_path))[:3]
+    right = flipped.read_bytes()
+    flipped.write_bytes(bytes([right[0] ^ 1]) + right[1:])
+    emptied.write_bytes(b"")
+    zeroed.write_bytes(bytes(zeroed.stat().st_size))
     for path in tmp_path.glob("sets/*/shards/*"):
         path.write_bytes(b"[]")
     done = warm.run("-c", read_code(f"{server.url}/set", tmp_path))
@@ -74,40 +79,48 @@ def test_parts_that_are_deleted_or_damaged_are_fetched_again(folder, server, tmp
 def test_kills_evictions_and_deleted_parts_never_give_a_wrong_row(folder, server, tmp_path):
     """Four ranks on a cache of two windows, killed at random."""
     here = {rank: batches(folder, rank=rank, world_size=4) for rank in range(4)}
-    for rank, found in here.items():
-        torch.save([inputs for inputs, _ in found], tmp_path / f"{rank}.pt")
+    for rank, of_rank in here.items():
+        torch.save([inputs for inputs, _ in of_rank], tmp_path / f"{rank}.pt")
+    cache = tmp_path / "cache"
     code = (
         READ
         + f"""
 import torch
 rank = int(sys.argv[1])
-right = torch.load({str(tmp_path)!r} + f"/{{rank}}.pt")
-with RowLoader({server.url + "/set"!r}, batch_size=8, seq_len=512, epochs=1, rank=rank, world_size=4,
-        cache_dir={str(tmp_path / "cache")!r}, cache_bytes={2 * WINDOW}) as loader:
+right = torch.load("{tmp_path}/" + str(rank) + ".pt")
+with RowLoader("{server.url}/set", batch_size=8, seq_len=512, epochs=1, rank=rank, world_size=4,
+        cache_dir="{cache}", cache_bytes=2 * {WINDOW}) as loader:
     for number, (inputs, _) in enumerate(loader):
         print("right" if torch.equal(inputs, right[number]) else "WRONG", flush=True)
 print("whole" if number + 1 == len(right) else "WRONG", flush=True)
 """
     )
-    rng, running, told, kills, end = random.Random(5), {}, "", 0, time.monotonic() + 4
+    rng = random.Random(5)
+    running = {}
+    printed = ""
+    kills = 0
+    end = time.monotonic() + 4
     while time.monotonic() < end or running:
-        for rank in range(4) if time.monotonic() < end else ():
-            if rank not in running:
+        for rank in range(4):
+            if rank not in running and time.monotonic() < end:
                 running[rank] = warm.Command("-c", code, rank)
         time.sleep(rng.random() * 0.2)
-        for path in rng.sample(there := parts(tmp_path / "cache"), min(len(there), 3)):
+        there = parts(cache)
+        for path in rng.sample(there, min(len(there), 3)):
             path.unlink(missing_ok=True)
         for rank, command in list(running.items()):
-            if killed := rng.random() < 0.1 and time.monotonic() < end:
+            killed = rng.random() < 0.1 and time.monotonic() < end
+            if killed:
                 command.send_signal(signal.SIGKILL)
+                kills += 1
             if killed or time.monotonic() > end or "whole" in command.printed():
-                done, kills = running.pop(rank).done(), kills + killed
-                told += done.stdout + done.stderr
+                done = running.pop(rank).done()
+                printed += done.stdout + done.stderr
     assert kills > 3
-    assert told.count("right") > 300
-    assert "whole" in told
-    assert not told.replace("right", "").replace("whole", "").split(), told[-2000:]
-    assert len(parts(tmp_path / "cache")) * MIB <= 3 * WINDOW
+    assert printed.count("right") > 300
+    assert "whole" in printed
+    assert not printed.replace("right", "").replace("whole", "").split(), printed[-2000:]
+    assert len(parts(cache)) * MIB <= 3 * WINDOW
 
 
 def test_where_locks_do_nothing_rows_are_right(folder, server, tmp_path):
@@ -148,16 +161,16 @@ def disk(tmp_path):
 
 @as_root
 def test_a_full_disk_is_an_error_that_says_how_much_is_needed(server, disk):
-    other = disk / "parts" / ("0" * 64)  # of a set that nobody reads: it goes first
-    other.mkdir(parents=True)
+    unread = disk / "parts" / ("0" * 64)  # of a set that nobody reads: it goes first
+    unread.mkdir(parents=True)
     for number in range(3):
-        (other / str(number)).write_bytes(bytes(MIB))
+        (unread / str(number)).write_bytes(bytes(MIB))
     with pytest.raises(
         OSError, match=rf"{disk}: no room for [\d,]+ more bytes, and nothing to evict. Make room"
     ):
         batches(f"{server.url}/set", cache_dir=disk, cache_bytes=100 * MIB)
     assert not list(disk.rglob("*.tmp"))
-    assert not list(other.iterdir())
+    assert not list(unread.iterdir())
 
 
 def test_two_sets_of_one_name_share_no_part(tmp_path):
