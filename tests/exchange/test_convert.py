@@ -6,6 +6,7 @@ import io
 import os
 import pickle
 import struct
+from itertools import pairwise
 from pathlib import Path
 
 import numpy as np
@@ -44,9 +45,9 @@ def by_llmc(folder, split):
         data = path.read_bytes()
         size = {(20240520, 1): 2, (20240801, 7): 4}[number(data, 0, 4), number(data, 4, 4)]
         assert set(data[12:1024]) == {0}
-        found = numbers(data[1024:], size)
-        assert len(found) == number(data, 8, 4)
-        tokens += found
+        of_file = numbers(data[1024:], size)
+        assert len(of_file) == number(data, 8, 4)
+        tokens += of_file
     return tokens, None
 
 
@@ -58,8 +59,9 @@ def by_npy(folder, split):
 
 def by_megatron(folder, split):
     data = (folder / f"{split}.idx").read_bytes()
-    magic, version, code, sequences, documents = struct.unpack("<9sQBQQ", data[:34])
-    assert (magic, version, documents) == (b"MMIDIDX\x00\x00", 1, sequences + 1)
+    assert data[:9] == b"MMIDIDX\x00\x00"
+    version, code, sequences, documents = struct.unpack("<QBQQ", data[9:34])
+    assert (version, documents) == (1, sequences + 1)
     size = {8: 2, 4: 4}[code]
     lengths = struct.unpack(f"<{sequences}i", data[34 : 34 + 4 * sequences])
     pointers = struct.unpack(f"<{sequences}q", data[34 + 4 * sequences : 34 + 12 * sequences])
@@ -67,28 +69,29 @@ def by_megatron(folder, split):
     assert list(indices) == list(range(documents))
     raw = (folder / f"{split}.bin").read_bytes()
     rows = [numbers(raw[p : p + n * size], size) for p, n in zip(pointers, lengths, strict=True)]
-    return [token for row in rows for token in row], rows
+    return sum(rows, []), rows
 
 
 def by_parquet(folder, split):
-    tables = [pq.read_table(path) for path in sorted(folder.glob(f"{split}-*.parquet"))]
-    rows = [row for table in tables for row in table.column("input_ids").to_pylist()]
-    return [token for row in rows for token in row], rows
+    rows = []
+    for path in sorted(folder.glob(f"{split}-*.parquet")):
+        rows += pq.read_table(path).column("input_ids").to_pylist()
+    return sum(rows, []), rows
 
 
 def by_raw(folder, split):
     size = 2 if TokenSet(folder.parent / "set").dtype == "uint16" else 4
-    return [
-        id
-        for path in sorted(folder.glob(f"*_{split}_*.bin"))
-        for id in numbers(path.read_bytes(), size)
-    ], None
+    tokens = []
+    for path in sorted(folder.glob(f"*_{split}_*.bin")):
+        tokens += numbers(path.read_bytes(), size)
+    return tokens, None
 
 
 def by_datatrove(folder, split):
     documents = []
     for path in sorted((folder / split).glob("*.ds")):
-        tokens, ends = numbers(path.read_bytes(), 2), numbers(Path(f"{path}.index").read_bytes(), 8)
+        tokens = numbers(path.read_bytes(), 2)
+        ends = numbers(Path(f"{path}.index").read_bytes(), 8)
         documents += [tokens[first:last] for first, last in zip([0, *ends], ends, strict=False)]
         assert ends[-1] == len(tokens)
     return documents
@@ -106,14 +109,12 @@ READERS = {
 
 def documents_of(token_set, split):
     token_set = TokenSet(token_set)
-    shards = [token_set.open(entry) for entry in token_set.split(split)]
-    return [
-        shard.tokens[begin:end].tolist()
-        for shard in shards
-        for begin, end in zip(
-            shard.offsets[:-1].astype(int), shard.offsets[1:].astype(int), strict=True
-        )
-    ]
+    documents = []
+    for entry in token_set.split(split):
+        shard = token_set.open(entry)
+        for begin, end in pairwise(shard.offsets.tolist()):
+            documents.append(shard.tokens[begin:end].tolist())
+    return documents
 
 
 @pytest.fixture
@@ -177,8 +178,8 @@ def test_what_is_written_is_what_a_reader_of_the_format_finds(tmp_path, monkeypa
     folder = convert.export(config)
     for split in ("train", "val"):
         expected = documents_of(tokens, split)
-        found, rows = READERS[layout](folder, split)
-        assert found == [token for document in expected for token in document]
+        read, rows = READERS[layout](folder, split)
+        assert read == sum(expected, [])
         assert rows is None or rows == expected
 
 
@@ -195,7 +196,7 @@ def test_documents_end_with_eos_where_that_is_asked_for(small_set, tmp_path, bos
         )
         for split in ("train", "val"):
             expected = [[*document[1:], eos] for document in documents_of(small_set, split)]
-            assert by_raw(out, split)[0] == [token for document in expected for token in document]
+            assert by_raw(out, split)[0] == sum(expected, [])
             assert by_datatrove(dove, split) == expected
         assert (dove / "val" / "00000_val.ds.metadata").read_text().startswith("bpe400|2\n")
     with pytest.raises(
@@ -224,10 +225,12 @@ def test_a_tokenizer_s_own_end_of_text_is_taken_and_else_what_stands_between_doc
 def test_files_are_even_and_end_where_documents_do_unless_that_is_uneven(lengths, most, trains):
     """There are two files at least to train on, and none is a remnant."""
     sizes = flat_files.file_sizes(np.array(lengths), most, trains)
-    total, count = sum(lengths), max(-(-sum(lengths) // most), 2 if trains else 1)
+    total = sum(lengths)
+    count = max(-(-total // most), 2 if trains else 1)
     assert (sum(sizes), len(sizes)) == (total, count)
-    assert all(int(total / count / 2) <= size <= 1.5 * total / count + 1 for size in sizes)
-    if max(lengths) < total / count / 2:
+    mean = total / count
+    assert all(int(mean / 2) <= size <= 1.5 * mean + 1 for size in sizes)
+    if max(lengths) < mean / 2:
         assert set(np.cumsum(sizes).tolist()) <= set(np.cumsum(lengths).tolist())
 
 
@@ -236,11 +239,9 @@ def test_nanogpt_s_meta_has_what_its_two_scripts_read(prepared, tmp_path, gpt2):
     folder = convert.export(convert.Out("nanogpt", prepared[1], tmp_path / "out"))
     meta = pickle.loads((folder / "meta.pkl").read_bytes())
     assert meta["vocab_size"] == tokenizer.vocab_size  # train.py's
-    stoi, itos = meta["stoi"], meta["itos"]  # sample.py's encode and decode
-    assert (
-        "".join(itos[id] for id in [stoi[character] for character in "\n Hi there"])
-        == "\n Hi there"
-    )
+    stoi = meta["stoi"]  # sample.py's encode
+    itos = meta["itos"]  # and decode
+    assert "".join(itos[stoi[character]] for character in "\n Hi there") == "\n Hi there"
     text = "Ordinary words, twice over; ordinary words"
     assert "".join(itos[id] for id in tokenizer.encode(text).tolist()) == text
     (with_gpt2 := tmp_path / "gpt2").mkdir()
@@ -291,19 +292,16 @@ def test_a_view_is_written_copy_by_copy(small_set, tmp_path, layout, eos):
     )
     documents = documents_of(small_set, "train")
     times = counts["train_0.000"] + counts["train_1.000"]
-    expected = [
-        document
-        for copy in range(3)
-        for document, n in zip(documents, times, strict=True)
-        if n > copy
-    ]
-    found = (
-        by_datatrove(out, "train") if layout == "datatrove" else READERS[layout](out, "train")[0]
-    )
-    found = [token for document in found for token in document] if layout == "datatrove" else found
+    expected = []
+    for copy in range(3):
+        expected += [document for document, n in zip(documents, times, strict=True) if n > copy]
+    if layout == "datatrove":
+        tokens = sum(by_datatrove(out, "train"), [])
+    else:
+        tokens, _ = READERS[layout](out, "train")
     if eos or layout == "datatrove":
-        expected = [[*document[1:], found[-1]] for document in expected]
-    assert found == [token for document in expected for token in document]
+        expected = [[*document[1:], tokens[-1]] for document in expected]
+    assert tokens == sum(expected, [])
 
 
 @pytest.mark.parametrize(
@@ -337,26 +335,24 @@ def test_documents_are_what_is_between_bos_tokens_wherever_the_files_are_cut(
     tokenizer_json, flat, bos, tmp_path_factory, files, block
 ):
     """A second BOS in a row is an empty document, which is counted, but for one at the end."""
-    files = [[bos], *files]
-    files = [
-        [*(bos if token == 0 else token for token in file), 7] for file in files
-    ]  # no file is empty
-    paths = [flat(f"{number}.bin", *file) for number, file in enumerate(files)]
+    contents = [[bos, 7]]
+    for file in files:
+        contents.append([bos if token == 0 else token for token in file])
+        contents[-1].append(7)  # no file is empty
+    paths = [flat(f"{number}.bin", *tokens) for number, tokens in enumerate(contents)]
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(convert_in, "BLOCK_TOKENS", block)
         root = tmp_path_factory.mktemp("in")
         config = convert.In(
             "nanogpt", (*paths, flat("val.bin", bos, 9)), tokenizer_json, "x", tokens_root=root
         )
-        found = documents_of(convert.take_in(config), "train")
-    pieces, piece = [], []
-    for token in [token for file in files for token in file]:
+        documents = documents_of(convert.take_in(config), "train")
+    expected = []
+    for token in sum(contents, []):
         if token == bos:
-            pieces.append(piece)
-            piece = []
-        else:
-            piece.append(token)
-    assert found == [[bos, *piece] for piece in [*pieces, piece] if piece]
+            expected.append([])
+        expected[-1].append(token)
+    assert documents == [document for document in expected if len(document) > 1]
 
 
 @pytest.mark.parametrize(("fraction", "validating"), [(0, 0), (0.3, 3), (0.95, 9), (0.01, None)])
@@ -364,7 +360,8 @@ def test_documents_are_what_is_between_bos_tokens_wherever_the_files_are_cut(
 def test_a_single_file_s_last_documents_validate(take, flat, bos, fraction, validating, files):
     """Megatron's preprocess_data.py, datatrove and Hugging Face make one file."""
     documents = [[bos, *range(1, 10)] for _ in range(10)]
-    stream, cut = sum(documents, []), 100 // files
+    stream = sum(documents, [])
+    cut = 100 // files
     paths = [flat(f"{i}.bin", *stream[at : at + cut]) for i, at in enumerate(range(0, 100, cut))]
     if validating is None:
         with pytest.raises(
@@ -390,8 +387,8 @@ def test_the_rest_of_a_document_that_lies_across_the_splits_files_is_one(take, b
 
 
 def test_a_trailing_eot_is_no_empty_document_and_one_between_two_is(take, flat, bos):
-    one, two = flat("1.bin", 5, 6, bos, bos, 7, bos), flat("2.bin", 8, 9, bos)
-    folder = take("nanogpt", one, two, flat("val.bin", 7, 8, bos))
+    files = [flat("1.bin", 5, 6, bos, bos, 7, bos), flat("2.bin", 8, 9, bos)]
+    folder = take("nanogpt", *files, flat("val.bin", 7, 8, bos))
     assert documents_of(folder, "train") == [[bos, 5, 6], [bos, 7], [bos, 8, 9]]
     assert TokenSet(folder).manifest["empty_documents"] == 1
 
@@ -598,8 +595,8 @@ def test_documents_that_end_with_eos_get_no_second_one(take, flat, bos, tmp_path
         "nanogpt", *(flat(name, bos, 5, bos, 6, bos + 1) for name in ("a.bin", "val.bin"))
     )
     how = {"eos": True, "eos_token": "<|user_start|>"}
-    with pytest.raises(
-        ValueError, match=f"documents end with token {bos + 1} already, and would end with two"
-    ):
+    eos = bos + 1
+    message = f"documents end with token {eos} already, and would end with two"
+    with pytest.raises(ValueError, match=message):
         convert.export(convert.Out(layout, str(folder), tmp_path / "out", **how))
     assert convert.export(convert.Out("raw", str(folder), tmp_path / "out")).exists()

@@ -35,7 +35,7 @@ def run(capsys, *arguments):
 
 @pytest.fixture(scope="module", autouse=True)
 def soon_settled():
-    """How nanochat's buffer does after 300,000 documents is in test_figures.py; a page may show it
+    """How nanochat's buffer does after 300,000 documents is in test_packing_stats.py; a page may show it
     after fewer.
     """
     with pytest.MonkeyPatch.context() as patch:
