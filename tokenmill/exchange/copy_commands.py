@@ -18,7 +18,8 @@ from tokenmill.addresses import is_address, name_of, named, require_folder
 from tokenmill.hub_client import parse_address
 from tokenmill.messages import counted, redact
 from tokenmill.remote.pull import pull
-from tokenmill.remote.push import Progress, push
+from tokenmill.remote.push import push
+from tokenmill.remote.set_files import Progress
 from tokenmill.remote.token_set import read_manifest
 from tokenmill.store.set_names import TOKENS_ROOT
 from tokenmill.store.shards import DTYPES, SPLITS

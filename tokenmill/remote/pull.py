@@ -6,14 +6,20 @@ A file that is there already with the right SHA-256 is not fetched again, so a p
 it stopped. What comes is compared before it counts.
 """
 
-from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from pathlib import Path
 
 from tokenmill.remote.files import read
 from tokenmill.remote.part_cache import PART_BYTES, require_crc32
-from tokenmill.remote.set_files import Facts, column_files, record_file, small_files
+from tokenmill.remote.set_files import (
+    THREADS,
+    Facts,
+    Progress,
+    column_files,
+    record_file,
+    small_files,
+)
 from tokenmill.remote.token_set import RemoteTokenSet
 from tokenmill.store.columns import META, TOKENS
 from tokenmill.store.files import (
@@ -27,10 +33,8 @@ from tokenmill.store.shards import ShardEntry
 from tokenmill.store.token_sets import SMALL_FILES, TokenSet
 from tokenmill.store.views import FOLDER
 
-THREADS = 8
 RANGE_PARTS = 8  # parts that are read at once
 KNOWN_NAMES = {"shards", "manifests", FOLDER, *SMALL_FILES}
-Progress = Callable[[int, int], None]  # shards and bytes since the last call
 
 
 def pull(address: str, folder: Path, progress: Progress = lambda *_: None) -> int:

@@ -8,7 +8,7 @@ in one commit; huggingface_hub does not send again what the hub has.
 """
 
 import hashlib
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from pathlib import Path
@@ -17,7 +17,14 @@ from typing import Any
 from tokenmill import hub_client
 from tokenmill.messages import redact, sanitize
 from tokenmill.remote.files import read, require_writable, scheme_of, sizes, write
-from tokenmill.remote.set_files import Facts, column_files, record_file, small_files
+from tokenmill.remote.set_files import (
+    THREADS,
+    Facts,
+    Progress,
+    column_files,
+    record_file,
+    small_files,
+)
 from tokenmill.remote.token_set import read_manifest
 from tokenmill.store.columns import META, TOKENS
 from tokenmill.store.files import sha256_of_file
@@ -25,9 +32,7 @@ from tokenmill.store.locks import locked
 from tokenmill.store.shards import ShardEntry
 from tokenmill.store.token_sets import TokenSet, digest_of
 
-THREADS = 8
 MOST_IN_A_FOLDER = 10_000  # files, on the hub
-Progress = Callable[[int, int], None]  # shards and bytes since the last call
 
 
 def push(

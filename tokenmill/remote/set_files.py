@@ -4,7 +4,7 @@ column_files(record)      {"shards/a.bin": {"bytes": 18, "sha256": ...}, "shards
 small_files(token_set)    ("tokenizer.json", {"sha256": ...}), ("manifests/9f86d0....json", {})
 """
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 from tokenmill.store.columns import columns_of
@@ -12,6 +12,8 @@ from tokenmill.store.files import read_json
 from tokenmill.store.token_sets import SMALL_FILES, TokenSet
 from tokenmill.store.views import FOLDER, VIEW_ARRAYS
 
+THREADS = 8  # that push or pull files
+Progress = Callable[[int, int], None]  # shards and bytes since the last call
 Facts = dict[str, Any]  # the "sha256" of a file; of large ones its "bytes" and "crc32" too
 
 
