@@ -14,8 +14,8 @@ steps there are; and `repeated`, as many steps over a quarter of that text, whic
 best_fit.
 
 The losses are means over held-out documents, each target once: `beginnings`, the first T targets
-from a document's own BOS, also by position; `middles`, all later ones, in windows of T that move by
-T/2; and `whole`, both.
+from a document's own BOS, also by position, and those of `short` documents, which fit a row, and of
+`long` ones; `middles`, all later ones, in windows of T that move by T/2; and `whole`, all.
 
 --small is the same with 2 layers of 128 and rows of 256, for a CPU.
 """
@@ -24,10 +24,15 @@ import argparse
 import datetime
 import json
 import math
+import multiprocessing
+import os
 import platform
 import sys
 import time
+from collections import deque
 from collections.abc import Iterator
+from concurrent.futures import Future, ProcessPoolExecutor
+from itertools import islice
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -37,13 +42,14 @@ import torch
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
 from learning_model import MEASURES, SMALL, Size, Trainer, windows_of
-from learning_rows import VARIANTS, Text, make_rows
+from learning_rows import VARIANTS, Rows, Text, make_rows
 
 from tokenmill.store.token_sets import TokenSet
 
 REGIMES = ("fresh", "repeated")
 EPOCHS = 4  # of best_fit, in the repeated regime
 SPARE = 0.98  # of the rows of the variant that has fewest: another seed may have fewer
+WITHIN = "within:"
 
 
 class Job(NamedTuple):
@@ -53,25 +59,73 @@ class Job(NamedTuple):
     seed: int
     variant: str
 
+    @property
+    def is_within(self) -> bool:
+        return self.variant.startswith(WITHIN)
+
+
+# ---------------------------------------------------------------------------- rows, made ahead
+
+
+class RowMaker:
+    """Other processes, which make the rows of the next jobs while one trains."""
+
+    def __init__(self, tokens: str, size: Size, most_steps: int):
+        self.workers = max(1, min(10, (os.cpu_count() or 1) - 2))
+        context = multiprocessing.get_context("spawn")  # a fork would share the GPU's state
+        self.pool = ProcessPoolExecutor(self.workers, context, _read_text, (tokens, "train"))
+        self.size = size
+        fewest = list(self.pool.map(_count_rows, ("nanochat", "crop"), [size.seq_len + 1] * 2))
+        self.steps = min(int(min(fewest) * SPARE) // size.batch_size, most_steps)
+        self.row_tokens = self.steps * size.batch_size * (size.seq_len + 1)
+
+    def __enter__(self) -> "RowMaker":
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.pool.shutdown(cancel_futures=True)
+
+    def rows_of(self, wanted: Iterator[Job]) -> Iterator[tuple[Job, Rows]]:
+        """Each job with its rows, in order."""
+        ahead = deque((job, self._submit(job)) for job in islice(wanted, self.workers))
+        while ahead:
+            job, rows = ahead.popleft()
+            ahead.extend((later, self._submit(later)) for later in islice(wanted, 1))
+            yield job, rows.result()
+
+    def _submit(self, job: Job) -> Future[Rows]:
+        need = self.steps * self.size.batch_size
+        most_tokens = self.row_tokens // EPOCHS if job.regime == "repeated" else None
+        return self.pool.submit(_make_rows, job, self.size.seq_len + 1, need, most_tokens)
+
+
+def _read_text(tokens: str, split: str) -> None:
+    """What a process begins with."""
+    global _text
+    _text = Text.read(tokens, split)
+
+
+def _count_rows(variant: str, row_len: int) -> int:
+    """The rows of all text, without a token twice."""
+    return len(make_rows(variant, _text, row_len=row_len, need=None, epochs=1, seed=0).tokens)
+
+
+def _make_rows(job: Job, row_len: int, need: int, most_tokens: int | None) -> Rows:
+    variant = job.variant.removeprefix(WITHIN)
+    epochs = 1 if job.regime == "fresh" else None
+    text = _text if most_tokens is None else _text.first(most_tokens)
+    return make_rows(variant, text, row_len=row_len, need=need, epochs=epochs, seed=job.seed)
+
 
 # ---------------------------------------------------------------------------- the experiment
 
 
-def jobs(regimes: list[str], variants: list[str]) -> Iterator[Job]:
+def jobs(regimes: list[str], variants: list[str], seeds: int) -> Iterator[Job]:
     """Seed after seed, so that whatever was finished is balanced."""
-    for seed in range(1_000):
+    for seed in range(seeds):
         for regime in regimes:
             for variant in variants:
                 yield Job(regime, seed, variant)
-
-
-def count_steps(text: Text, size: Size) -> int:
-    """The steps for which the variant that drops most has rows, without a token twice."""
-    fewest = min(
-        len(make_rows(variant, text, row_len=size.seq_len + 1, need=None, epochs=1, seed=0).tokens)
-        for variant in ("nanochat", "crop")
-    )
-    return int(fewest * SPARE) // size.batch_size
 
 
 def run(arguments: argparse.Namespace) -> None:
@@ -80,44 +134,36 @@ def run(arguments: argparse.Namespace) -> None:
     if arguments.learning_rate:
         size = size._replace(learning_rate=arguments.learning_rate)
     deadline = time.monotonic() + 60 * arguments.minutes
-    text = Text.read(arguments.tokens, "train")
-    held_out = windows_of(Text.read(arguments.tokens, "val"), size.seq_len, size.held_out)
-    steps = min(count_steps(text, size), arguments.steps)
-    row_tokens = steps * size.batch_size * (size.seq_len + 1)
-    texts = {"fresh": text, "repeated": text.first(row_tokens // EPOCHS)}
-    facts = {
-        "steps": steps,
-        "row_tokens": row_tokens,
-        "set": TokenSet(arguments.tokens).digest,
-        "size": list(size),
-    }
-    finished = {_key(line) for line in _lines(arguments.out)}
-    trainer = Trainer(text.vocab_size, size, arguments.device)
-    print(f"{text.lengths.sum():,} tokens, {steps:,} steps, {len(held_out):,} windows", flush=True)
-    for job in jobs(arguments.regimes, arguments.variants):
-        if (job, _frozen(facts)) in finished:
-            continue
-        if time.monotonic() > deadline or job.seed >= arguments.seeds:
-            return
-        base = job.variant.removeprefix("within:")
-        rows = make_rows(
-            base,
-            texts[job.regime],
-            row_len=size.seq_len + 1,
-            need=steps * size.batch_size,
-            epochs=1 if job.regime == "fresh" else None,
-            seed=job.seed,
+    val = Text.read(arguments.tokens, "val")
+    trainer = Trainer(val.vocab_size + 1, size, arguments.device)  # and the marker
+    held_out = trainer.held_out(windows_of(val, size.seq_len, size.held_out))
+    with RowMaker(arguments.tokens, size, arguments.steps) as maker:
+        facts = {
+            "steps": maker.steps,
+            "row_tokens": maker.row_tokens,
+            "set": TokenSet(arguments.tokens).digest,
+            "size": list(size),
+        }
+        finished = {_key(line) for line in _lines(arguments.out)}
+        print(f"{maker.steps:,} steps, {len(held_out.kinds):,} windows", flush=True)
+        wanted = (
+            job
+            for job in jobs(arguments.regimes, arguments.variants, arguments.seeds)
+            if (job, _frozen(facts)) not in finished
         )
-        speed = trainer.train(rows, job.seed, steps, base != job.variant)
-        line = job._asdict() | facts | trainer.measure(held_out)
-        line |= {"tokens_per_second": round(speed), **_machine(trainer.device)}
-        with open(arguments.out, "a") as file:
-            file.write(json.dumps(line) + "\n")
-        print(
-            f"{job.regime} {job.seed} {job.variant}: whole {line['whole']:.4f}, "
-            f"beginnings {line['beginnings']:.4f}, {speed:,.0f} tokens/s",
-            flush=True,
-        )
+        for job, rows in maker.rows_of(wanted):
+            if time.monotonic() > deadline:
+                return
+            speed = trainer.train(rows, job.seed, maker.steps, job.is_within)
+            line = job._asdict() | facts | trainer.measure(held_out)
+            line |= {"tokens_per_second": round(speed), **_machine(trainer.device)}
+            with open(arguments.out, "a") as file:
+                file.write(json.dumps(line) + "\n")
+            print(
+                f"{job.regime} {job.seed} {job.variant}: whole {line['whole']:.4f}, "
+                f"beginnings {line['beginnings']:.4f}, {speed:,.0f} tokens/s",
+                flush=True,
+            )
 
 
 def _machine(device: torch.device) -> dict[str, str]:
@@ -165,19 +211,21 @@ def table(path: Path) -> str:
 
 def _section(regime: str, lines: list[dict[str, Any]]) -> str:
     first = lines[0]
+    measures = [name for name in MEASURES if all(name in line for line in lines)]
     cards = ", ".join(sorted({line["card"] for line in lines}))
     written = [
-        f"{regime}: {first['steps']:,} steps, {first['row_tokens'] / 1e6:.1f}M row tokens, {cards}",
+        f"{regime}: {first['steps']:,} steps, {first['row_tokens'] / 1e6:.1f}M row tokens, "
+        f"learning rate {first['size'][5]}, {cards}",
         "",
-        f"| variant | n | {' | '.join(MEASURES)} | whole - best_fit | token 1 - best_fit |",
-        f"| --- | ---: |{' ---: |' * (len(MEASURES) + 2)}",
+        f"| variant | n | {' | '.join(measures)} | whole - best_fit | token 1 - best_fit |",
+        f"| --- | ---: |{' ---: |' * (len(measures) + 2)}",
     ]
     by_variant: dict[str, dict[int, dict[str, Any]]] = {}
     for line in lines:
         by_variant.setdefault(line["variant"], {})[line["seed"]] = line
     base = by_variant.get("best_fit", {})
     for variant, runs in sorted(by_variant.items(), key=lambda item: _mean(item[1], "whole")):
-        means = " | ".join(f"{_mean(runs, measure):.4f}" for measure in MEASURES)
+        means = " | ".join(f"{_mean(runs, measure):.4f}" for measure in measures)
         differences = " | ".join(_difference(runs, base, name) for name in ("whole", "token 1"))
         written.append(f"| {variant} | {len(runs)} | {means} | {differences} |")
     return "\n".join(written)
@@ -204,7 +252,7 @@ def _difference(
 
 def _named(variant: str) -> str:
     """A variant's name. ValueError, which argparse prints, if there is none of this name."""
-    if variant.removeprefix("within:") not in VARIANTS:
+    if variant.removeprefix(WITHIN) not in VARIANTS:
         raise ValueError(variant)
     return variant
 
@@ -219,7 +267,7 @@ def main(line: list[str] | None = None) -> None:
     parser.add_argument("--minutes", type=float, default=8, help="begin no run after [%(default)s]")
     parser.add_argument("--seeds", type=int, default=1_000, help="at most so many")
     parser.add_argument("--steps", type=int, default=1 << 30, help="at most so many, of a run")
-    parser.add_argument("--learning-rate", type=float, help="[1e-3; 2e-3 with --small]")
+    parser.add_argument("--learning-rate", type=float, help="[2e-3]")
     parser.add_argument("--small", action="store_true", help="a size for a CPU")
     parser.add_argument("--device", default="cuda" if torch.cuda.is_available() else "cpu")
     parser.add_argument("--regimes", nargs="+", default=list(REGIMES), choices=REGIMES)

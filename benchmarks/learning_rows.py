@@ -11,6 +11,7 @@ or what stands where a piece continues a document. There, best_fit has an insert
     best_fit       BOS p q r             p is the document's next token
     previous         o p q r             o is the document's token before p
     unlearned_16   BOS p q r             the first 16 targets after it are not in the loss
+    marker           | p q r             | is a token that stands nowhere else
     context        BOS m n o p q r       m n o were in the piece before, and are not in the loss
 
 Every epoch shuffles the documents anew. Rows of `nanochat` come in the order of its buffer; those
@@ -18,6 +19,7 @@ of all others are shuffled.
 """
 
 from collections.abc import Iterator
+from itertools import count, islice
 from typing import NamedTuple
 
 import numpy as np
@@ -37,6 +39,7 @@ VARIANTS = {
     "unlearned_1": "no loss on the first target after an inserted BOS",
     "unlearned_16": "no loss on the first 16 targets after it",
     "unlearned_64": "no loss on the first 64 targets after it",
+    "marker": "a token of its own in place of the inserted BOS",
     "context": "an eighth of a row of the piece before, without loss, after the inserted BOS",
 }
 CONTEXT = 8  # a row has so many contexts
@@ -83,6 +86,8 @@ def make_rows(
     variant: str, text: Text, *, row_len: int, need: int | None, epochs: int | None, seed: int
 ) -> Rows:
     """The first `need` rows of a variant, or all of its epochs. ValueError if there are fewer."""
+    if variant == "nanochat":
+        return _of_nanochat(text, row_len, need, epochs, seed)
     parts = []
     num_rows = 0
     epoch = 0
@@ -93,10 +98,14 @@ def make_rows(
         parts.append(rows)
         num_rows += len(rows.tokens)
         epoch += 1
-    if need is not None and num_rows < need:
-        raise ValueError(f"{variant} has {num_rows:,} rows in {epochs} epochs, {need:,} are needed")
+    _require(num_rows, need, variant, epochs)
     tokens, in_loss, piece = (np.concatenate(columns) for columns in zip(*parts, strict=True))
     return Rows(tokens[:need], in_loss[:need], piece[:need])
+
+
+def _require(num_rows: int, need: int | None, variant: str, epochs: int | None) -> None:
+    if need is not None and num_rows < need:
+        raise ValueError(f"{variant} has {num_rows:,} rows in {epochs} epochs, {need:,} are needed")
 
 
 def _epoch(variant: str, text: Text, row_len: int, seed: tuple[int, int]) -> Rows:
@@ -104,8 +113,6 @@ def _epoch(variant: str, text: Text, row_len: int, seed: tuple[int, int]) -> Row
     order = rng.permutation(len(text.lengths))
     if variant in ("concat", "random"):
         return _of_stream(variant, text, row_len, order, rng)
-    if variant == "nanochat":
-        return _fill(text, _plan_nanochat(text.lengths, row_len, order))
     if variant == "context":
         return _with_context(text, row_len, seed)
     if variant == "crop":
@@ -118,6 +125,8 @@ def _epoch(variant: str, text: Text, row_len: int, seed: tuple[int, int]) -> Row
     rows = _fill(text, plan)
     if variant == "previous":
         return rows._replace(tokens=_gather(text, plan))
+    if variant == "marker":
+        rows.tokens.reshape(-1)[_begins(plan)[plan.bos]] = text.vocab_size
     if variant.startswith("unlearned_"):
         _mask_after_bos(rows.in_loss, plan, int(variant.removeprefix("unlearned_")))
     return rows
@@ -150,25 +159,24 @@ def _begins(plan: RowPlan) -> np.ndarray:
 
 def _piece_numbers(plan: RowPlan) -> np.ndarray:
     """The number of each input's piece in its row: (num_rows, T)."""
-    count = np.diff(plan.row_offsets)
-    number = np.arange(len(plan.length)) - np.repeat(plan.row_offsets[:-1], count)
+    pieces = np.diff(plan.row_offsets)
+    number = np.arange(len(plan.length)) - np.repeat(plan.row_offsets[:-1], pieces)
     per_token = np.repeat(number.astype(np.int16), plan.length + plan.bos)
     return per_token.reshape(plan.num_rows, plan.row_len)[:, :-1]
 
 
 def _mask_after_bos(in_loss: np.ndarray, plan: RowPlan, most: int) -> None:
     """Takes up to `most` targets after each inserted BOS out of the loss."""
-    count = np.minimum(plan.length[plan.bos], most)
-    _mask(in_loss, _begins(plan)[plan.bos], count)
+    targets = np.minimum(plan.length[plan.bos], most)
+    _mask(in_loss, _begins(plan)[plan.bos], targets)
 
 
-def _mask(in_loss: np.ndarray, begins: np.ndarray, count: np.ndarray) -> None:
-    """Takes `count` targets after the tokens at `begins` out of the loss; all are in their rows."""
+def _mask(in_loss: np.ndarray, begins: np.ndarray, targets: np.ndarray) -> None:
+    """Takes so many targets after the tokens at `begins` out of the loss; all are in their rows."""
     num_rows, seq_len = in_loss.shape
-    learned = np.ones((num_rows, seq_len + 1), bool)  # of each token, whether the next is a target
-    places = np.repeat(begins - np.cumsum(count) + count, count) + np.arange(count.sum())
-    learned.reshape(-1)[places] = False
-    in_loss &= learned[:, :-1]
+    has_target = np.ones((num_rows, seq_len + 1), bool)  # of each token: the next is a target
+    has_target.reshape(-1)[_ranges(begins, targets)] = False
+    in_loss &= has_target[:, :-1]
 
 
 # ---------------------------------------------------------------------------- other variants
@@ -197,22 +205,33 @@ def _with_context(text: Text, row_len: int, seed: tuple[int, int]) -> Rows:
     plan = plan_rows(sizes, row_len, seed=seed)
     rows = _fill(parts, plan)
     has_context = later[plan.document] & (plan.start == 0)
-    count = np.minimum(plan.length[has_context] - 1, context)
-    _mask(rows.in_loss, _begins(plan)[has_context], count)
+    targets = np.minimum(plan.length[has_context] - 1, context)
+    _mask(rows.in_loss, _begins(plan)[has_context], targets)
     return rows
 
 
-def _plan_nanochat(lengths: np.ndarray, row_len: int, order: np.ndarray) -> RowPlan:
-    """Full rows by nanochat's rule; the last documents stay in its buffer."""
-    shuffled = list(zip(lengths[order].tolist(), range(len(order)), strict=True))
-    begins = range(0, len(shuffled), REFILL_DOCUMENTS)
-    buffer = BestFitBuffer((shuffled[i : i + REFILL_DOCUMENTS] for i in begins), row_len)
-    rows = list(_until_empty(buffer))
+def _of_nanochat(text: Text, row_len: int, need: int | None, epochs: int | None, seed: int) -> Rows:
+    """Full rows by nanochat's rule, whose buffer goes on from epoch to epoch."""
+    buffer = BestFitBuffer(_shuffled(text.lengths, epochs, seed), row_len)
+    rows = list(islice(_until_empty(buffer), need))
+    _require(len(rows), need, "nanochat", epochs)
     pieces = np.array([piece for row in rows for piece in row], int).reshape(-1, 2)
-    document = order[pieces[:, 0]]
+    document = pieces[:, 0]
     no = np.zeros(len(pieces), bool)
     row_offsets = np.cumsum([0, *map(len, rows)])
-    return RowPlan(row_len, row_offsets, document, np.zeros_like(document), pieces[:, 1], no, no)
+    plan = RowPlan(row_len, row_offsets, document, np.zeros_like(document), pieces[:, 1], no, no)
+    return _fill(text, plan)
+
+
+def _shuffled(
+    lengths: np.ndarray, epochs: int | None, seed: int
+) -> Iterator[list[tuple[int, int]]]:
+    """(length, document) of all documents, so many at a time."""
+    for epoch in count() if epochs is None else range(epochs):
+        order = np.random.default_rng((seed, epoch)).permutation(len(lengths))
+        documents = list(zip(lengths[order].tolist(), order.tolist(), strict=True))
+        for begin in range(0, len(documents), REFILL_DOCUMENTS):
+            yield documents[begin : begin + REFILL_DOCUMENTS]
 
 
 def _until_empty(buffer: BestFitBuffer) -> Iterator[list[tuple[int, int]]]:

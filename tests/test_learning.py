@@ -37,11 +37,11 @@ def test_rows_hold_spans_of_documents(variant, text):
     after = rows.tokens[:, 1:]
     before = rows.tokens[:, :-1]
     is_next = after == before + 1
-    begins_document = after == BOS
-    joins = ~is_next & ~begins_document & (before != BOS)
+    begins = (BOS, text.vocab_size) if variant == "marker" else (BOS,)
+    joins = ~is_next & ~np.isin(after, begins) & ~np.isin(before, begins)
     if variant != "previous":
         first = rows.tokens[:, 0]
-        assert variant in ("concat", "random") or (first == BOS).all()
+        assert variant in ("concat", "random") or np.isin(first, begins).all()
         assert not joins.any(), "a span ends where BOS is"
     else:
         assert joins.any(), "a piece follows another without BOS"
@@ -64,10 +64,13 @@ def test_no_token_comes_twice_but_filler_and_shared_ends(variant, text):
 
 def test_the_token_before_a_piece_stands_in_place_of_the_inserted_bos(text):
     inserted = rows_of("best_fit", text).tokens
+    marked = rows_of("marker", text).tokens
     previous = rows_of("previous", text).tokens
     row, place = np.nonzero(inserted != previous)
     assert len(row) > 100
     assert (inserted[row, place] == BOS).all()
+    assert (marked[row, place] == text.vocab_size).all()
+    assert (marked == inserted).sum() == (previous == inserted).sum()
     followed = place < ROW_LEN - 1
     after = inserted[row[followed], place[followed] + 1]
     assert (previous[row[followed], place[followed]] == after - 1).all()
