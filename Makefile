@@ -12,7 +12,7 @@ PIP := $(PY) -m pip install --quiet --no-compile
 
 demo: .venv/installed
 	$(PY) prepare_data.py demo > .venv/demo.txt
-	$(PY) -m tokenmill show "$$(tail -n 1 .venv/demo.txt)" --batch 0 --batch-size 4 --world-size 1 --seq-len 512
+	$(PY) -m tokenmill show "$$(tail -n 1 .venv/demo.txt)" --batch 0 --batch-size 4 --world-size 1 --seq-len 2048
 	@cat .venv/demo.txt
 	@echo "next: \`make train\` trains a small GPT on it for some minutes, and for a set of your own text, run"
 	@echo "  .venv/bin/tokenmill prepare --source FILE_OR_FOLDER"

@@ -13,7 +13,7 @@ import numpy as np
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
-from tokenmill.look.packing_stats import tally
+from tokenmill.look.packing_stats import tally, variants
 from tokenmill.look.report_text import MEASURES
 from tokenmill.rows.packing import RowPlan, plan_rows
 from tokenmill.store.token_sets import TokenSet
@@ -24,7 +24,10 @@ NAMES = {
     "concat": "concat (build-nanogpt, llm.c)",
     "random": "random (nanoGPT)",
 }
-NAMES |= {"best_fit": "**tokenmill** `best_fit`"}
+NAMES |= {
+    "crop": '**tokenmill** `best_fit`, `long_documents="crop"`',
+    "best_fit": "**tokenmill** `best_fit`",
+}
 
 
 def fineweb_edu_lengths(count: int = 64_000, seed: int = 0) -> np.ndarray:
@@ -47,7 +50,7 @@ def table_lines(shards: list[np.ndarray]) -> list[str]:
     """What each packing does to shards of documents of these lengths, as Markdown."""
     lines = [f"| packing | {' | '.join(MEASURES)} |", f"| --- |{' --- |' * len(MEASURES)}"]
     for packing, shown in NAMES.items():
-        shares = tally(packing, shards, ROW_LEN).shares()
+        shares = tally(variants()[packing], shards, ROW_LEN).shares()
         lines.append(f"| {shown} | {' | '.join(f'{share:.2%}' for share in shares)} |")
     return lines
 

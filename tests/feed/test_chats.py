@@ -1,4 +1,4 @@
-"""Which targets are in the loss: chat sets' masks, padding, mixtures with text, loss="once"."""
+"""Which targets are in the loss: chat sets' masks, padding, mixtures with text, loss=."""
 
 from collections import Counter
 from itertools import chain, islice
@@ -162,6 +162,44 @@ def test_once_makes_every_token_of_text_a_target_exactly_once(text_set):
             counted.update(pairs := in_loss(inputs, targets))
             assert loader.targets == len(pairs)
         assert counted == expected
+
+
+# ---------------------------------------------------------------------------- text, skip_cuts
+
+
+@pytest.mark.parametrize("seq_len", [7, 64, 500])
+def test_skip_cuts_leaves_out_16_targets_after_each_inserted_bos_and_no_other(text_set, seq_len):
+    """Target by target, from the pieces of each row."""
+    settings = {"batch_size": 2, "seq_len": seq_len, "epochs": 1, "drop_last": False}
+    everything = RowLoader(text_set, **settings)
+    skipping = RowLoader(text_set, loss="skip_cuts", **settings)
+    batches = list(skipping)
+    run = RunRows.of_position(skipping.state_dict(), {"": TokenSet(text_set)})
+    num_cuts = 0
+    for step, (inputs, targets) in enumerate(batches):
+        same_inputs, all_targets = next(everything)
+        assert (inputs == same_inputs).all()
+        for row, found, tokens in zip(run.step(step), targets, all_targets, strict=True):
+            expected = []
+            for piece in row.pieces:
+                num_cuts += piece.bos
+                since = -1 if piece.bos else 16
+                for _ in range(piece.bos + piece.length):
+                    expected.append(since < 0 or since >= 16)
+                    since += 1
+            assert np.array_equal(found, np.where(expected[1:], tokens, IGNORED))
+    assert num_cuts or seq_len == 500
+    assert skipping.targets == (batches[-1][1] != IGNORED).sum()
+
+
+def test_targets_of_skip_cuts_are_counted_over_all_ranks(text_set):
+    loaders = [
+        RowLoader(text_set, batch_size=2, seq_len=20, loss="skip_cuts", rank=rank, world_size=2)
+        for rank in range(2)
+    ]
+    for batches in islice(zip(*loaders, strict=True), 9):
+        in_loss_of_both = sum((targets != IGNORED).sum() for _, targets in batches)
+        assert [loader.targets for loader in loaders] == [in_loss_of_both] * 2
 
 
 # ---------------------------------------------------------------------------- what is refused

@@ -33,6 +33,7 @@ GLOBAL_BATCH = 12
 KINDS = {
     "best_fit": {},
     "crop": {"long_documents": "crop"},
+    "skip_cuts": {"loss": "skip_cuts"},
     "concat": {"packing": "concat"},
     "random": {"packing": "random"},
     "nanochat": {"packing": "nanochat"},

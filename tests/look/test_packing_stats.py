@@ -3,7 +3,7 @@ is in them.
 """
 
 from bisect import insort
-from itertools import chain, cycle, pairwise
+from itertools import chain, cycle, pairwise, product
 
 import numpy as np
 import pytest
@@ -24,8 +24,9 @@ lengths_lists = st.lists(st.integers(1, 40), min_size=1, max_size=30)
 
 def rows_of(packing, lengths, row_len, seed):
     """Every row as a list of (document, start, length, filler)."""
-    if packing == "best_fit":
-        plan = plan_rows(lengths, row_len, seed=seed)
+    if packing in ("best_fit", "crop"):
+        long_documents = "crop" if packing == "crop" else "split"
+        plan = plan_rows(lengths, row_len, long_documents=long_documents, seed=seed)
         pieces = list(
             zip(
                 plan.document.tolist(),
@@ -76,7 +77,7 @@ def slow_tally(packing, lengths, row_len, seed):
         headed=headed,
         rows=len(rows),
         at_start=len(rows) - inside,
-        inserted=inside if packing == "best_fit" else 0,
+        inserted=inside if packing in ("best_fit", "crop") else 0,
         short=len(short),
         broken=sum(document not in unbroken for document in short),
     )
@@ -89,11 +90,13 @@ def slow_tally(packing, lengths, row_len, seed):
     st.integers(0, 3),
 )
 def test_a_tally_is_what_a_slow_count_finds(shards, row_len, packing, seed):
-    together = [sum(shards, [])] if packing == "best_fit" else shards  # all of them are one window
+    together = shards
+    if packing in ("best_fit", "crop"):
+        together = [sum(shards, [])]  # all of them are one window
     expected = Tally()
     for number, lengths in enumerate(together):
         expected += slow_tally(packing, lengths, row_len, (seed, 0, number))
-    assert tally(packing, [np.array(s) for s in shards], row_len, seed) == expected
+    assert tally(variants()[packing], [np.array(s) for s in shards], row_len, seed) == expected
 
 
 def slow_nanochat(lengths, row_len, settled, measured):
@@ -139,7 +142,7 @@ def test_nanochat_s_tally_is_that_of_a_slow_buffer(row_len, monkeypatch):
     monkeypatch.setattr(packing_stats, "NANOCHAT_SETTLED", 900)
     monkeypatch.setattr(packing_stats, "NANOCHAT_MEASURED", 300)
     lengths = np.random.default_rng(0).integers(1, 50, 200)
-    measured = tally("nanochat", [lengths[:90], lengths[90:]], row_len)
+    measured = tally(variants()["nanochat"], [lengths[:90], lengths[90:]], row_len)
     assert measured == slow_nanochat(lengths.tolist(), row_len, 900, 300)
 
 
@@ -155,21 +158,26 @@ def filler_without_cuts(lengths, row_len):
 @given(lengths_lists, st.integers(2, 24))
 @example([1, 1, 1, 1, 1, 3, 5, 6, 10, 14, 40, 1, 1, 1, 2, 7, 38], 20)
 def test_best_fit_keeps_its_promises(lengths, row_len):
-    best_fit = tally("best_fit", [np.array(lengths)], row_len)
+    best_fit = tally(variants()["best_fit"], [np.array(lengths)], row_len)
     assert (best_fit.dropped, best_fit.at_start + best_fit.inserted) == (0, best_fit.rows)
     assert not best_fit.cut or filler_without_cuts(lengths, row_len) > MOST_FILLER / 100
 
 
-@given(lengths_lists, st.integers(2, 24), st.sampled_from([*PACKINGS, *variants(chat=True)]))
-def test_a_specimen_s_rows_are_full_and_hold_what_the_tally_counts(lengths, row_len, packing):
+@given(
+    lengths_lists,
+    st.integers(2, 24),
+    st.sampled_from([*product([False], PACKINGS), *product([True], variants(chat=True))]),
+)
+def test_a_specimen_s_rows_are_full_and_hold_what_the_tally_counts(lengths, row_len, chosen):
+    is_chat, packing = chosen
     lengths = np.array(lengths)
-    among = variants(chat=packing not in PACKINGS)
+    among = variants(is_chat)
     rows = _rows(among[packing], lengths, row_len)
     for row in rows:
         assert sum(part.length + part.bos for part in row) == row_len
     held = set()
     for part in chain(*rows):
-        if part.document == len(lengths) and packing in variants(chat=True):
+        if part.document == len(lengths) and is_chat:
             assert part.filler, "padding"
             continue
         assert 0 < part.length <= lengths[part.document] - part.start
@@ -179,4 +187,4 @@ def test_a_specimen_s_rows_are_full_and_hold_what_the_tally_counts(lengths, row_
             end = part.start + part.length
             held.update((part.document, place) for place in range(part.start, end))
     if rows and packing != "nanochat":
-        assert len(held) == tally(packing, [lengths], row_len).kept
+        assert len(held) == tally(among[packing], [lengths], row_len).kept

@@ -166,7 +166,7 @@ def test_the_page_is_one_file_with_the_figures_in_it(folder, page):
     for seq_len in (SEQ_LEN, 512, 1024, 2048, 4096, 8192, 16_384):
         assert f"seq_len {seq_len:,}</caption>" in html
         for packing in variants():
-            expected = tally(packing, lengths, seq_len + 1)
+            expected = tally(variants()[packing], lengths, seq_len + 1)
             assert findings.tallies[seq_len][packing] == expected
             for share in expected.shares():
                 assert f"<td>{share:.2%}</td>" in html
@@ -203,7 +203,7 @@ def test_the_lines_that_a_report_trains_with_train(folder, page):
 
 def test_the_verdict_says_what_the_lengths_and_the_packings_do():
     lengths = np.array([10] * 61 + [100] * 39)
-    tallies = {name: tally(name, [lengths], 21) for name in variants()}
+    tallies = {name: tally(packing, [lengths], 21) for name, packing in variants().items()}
     text = verdict(lengths, tallies, 20)
     assert text.startswith(
         "39% of your documents are longer than a row of 20 + 1 tokens, and hold 86% of the tokens. "
@@ -272,7 +272,9 @@ def test_text_that_was_not_prepared_is_what_a_set_of_it_is(
     assert f"read all of the text, 180 documents, and tokenized it with {tokenizer} (" in printed
     assert f"about {token_set.manifest['tokens']:,} tokens in all" in printed
     for seq_len in (SEQ_LEN, 2048, 8192):
-        columns = [tally(packing, [lengths], seq_len + 1).shares() for packing in variants()]
+        columns = [
+            tally(packing, [lengths], seq_len + 1).shares() for packing in variants().values()
+        ]
         for measure, *shares in zip(MEASURES, *columns, strict=True):
             cells = [measure, *(f"{share:.2%}" for share in shares)]
             assert re.search(r"\W+".join(cells), printed)

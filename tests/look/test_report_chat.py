@@ -37,7 +37,7 @@ def test_what_is_lost_is_what_an_epoch_of_a_loader_lacks(chats, choice, seq_len)
     all_targets = sum(int(shard.target_counts.sum()) for shard in shards)
     loss = look_at_loss(token_set, sample(token_set, "train"), SEQ_LENS)
     lengths = [shard.lengths for shard in shards]
-    counted = tally(choice, lengths, seq_len + 1, first_targets=loss.first)
+    counted = tally(variants(chat=True)[choice], lengths, seq_len + 1, first_targets=loss.first)
 
     rows = targets = 0
     settings = {
@@ -114,7 +114,7 @@ def test_the_page_has_what_each_choice_loses(page, capsys):
     for choice in CHOICES:
         assert f"<td>{loss.lost[choice][256]:.2%}</td>" in html
         assert f"<td>{loss.lost[choice][512]:.2%}</td>" in html
-        assert f"<td>{tally(choice, lengths, 257).filler:.2%}</td>" in html
+        assert f"<td>{tally(variants(chat=True)[choice], lengths, 257).filler:.2%}</td>" in html
     out = page.with_name("2.html")
     assert cli.main(["report", str(page.parent), "--seq-len", "256", "--out", str(out)]) == 0
     printed = capsys.readouterr().out

@@ -78,7 +78,7 @@ class BaseLoader(LoaderFacts, Iterator[Arrays], Generic[Arrays]):
         self._order = order_of(config, self._sets)
         self._dealer = dealer_of(self._sets, self._order)
         has_chats = any(token_set.is_chat for token_set in self._sets.values())
-        self.is_masked = config.loss == "once" or has_chats
+        self.is_masked = config.loss != "all" or has_chats
         self._dealer.require_supported(config.seq_len)
         self._require_no_token(config.ignore_index)
         self._arrays = self._make_arrays()

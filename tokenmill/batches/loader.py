@@ -51,7 +51,8 @@ class RowLoader(BaseLoader[tuple[torch.Tensor, torch.Tensor]]):
     | seed | seed of every random order, except validation's, which is fixed |
     | epochs | the number of epochs in an iteration; by default the loader is endless |
     | drop_last | drop last rows that are fewer than a global batch, or return shorter batches |
-    | loss | which tokens of text are in the loss: "all", or "once": not filler and BOS |
+    | loss | which tokens of text are targets: "all"; "once": not filler and BOS; "skip_cuts": not |
+    |   | the first 16 after an inserted BOS (docs/packing.md) |
     | ignore_index | the target where a token is not in the loss: -100 as in torch, -1 in nanochat |
     | prefetch | how many batches a thread makes ahead; 0 makes each batch when you ask for it |
     | rank, world_size | by default those of torch.distributed, jax.distributed, torchrun, or 0, 1 |

@@ -124,9 +124,9 @@ class LoaderConfig:
                 "a mixture, view or epochs is not supported with packing='nanochat', whose rows "
                 "are those of one whole token set, without end; use packing='best_fit'"
             )
-        if self.loss == "once" and self.packing != "best_fit":
+        if self.loss != "all" and self.packing != "best_fit":
             raise ValueError(
-                f"loss='once' is not supported with packing={self.packing!r}; "
+                f"loss={self.loss!r} is not supported with packing={self.packing!r}; "
                 "use packing='best_fit'"
             )
 

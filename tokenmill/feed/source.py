@@ -87,7 +87,7 @@ class Source:
         self._packing = order.packing
         if token_set.is_chat:
             self._packing = order.packing._replace(long_documents=order.long_chats, keep_whole=True)
-        self.is_masked = token_set.is_chat or order.loss == "once"
+        self.is_masked = token_set.is_chat or order.loss != "all"
         # every epoch of these is the same
         self._repeats = order.split == "val" or not order.packing.shuffle
         self._pool = pool

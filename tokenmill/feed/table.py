@@ -15,7 +15,7 @@ Which tokens are in the loss:
 
     a chat set     those that its mask says; never padding
     text           all; with loss="once", not BOS and filler, so that each token is a target exactly
-                   once an epoch
+                   once an epoch; with "skip_cuts", not the first targets after an inserted BOS
 """
 
 import time
@@ -31,9 +31,10 @@ from tokenmill.rows.groups import offsets_of
 from tokenmill.rows.packing import RowPlan
 from tokenmill.store.shards import Shard
 
-Loss = Literal["all", "once"]
+Loss = Literal["all", "once", "skip_cuts"]
 Starts = tuple[np.ndarray, np.ndarray]
-LOSSES = ("all", "once")
+LOSSES = ("all", "once", "skip_cuts")
+SKIPPED = 16  # targets after an inserted BOS, with "skip_cuts" (docs/packing.md has what it does)
 CHECK_SECONDS = 1.0  # between two checks of whether files have changed
 
 
@@ -89,7 +90,8 @@ class Table:
         self.byte_ranges[:, 2] = (first + plan.length) * self.dtype.itemsize
         self._masks: list[Any] = [opened.mask_bytes for opened in shards]  # a bit a token
         self._is_chat = self._masks[0] is not None
-        self.is_masked = self._is_chat or loss == "once"
+        self._loss = loss
+        self.is_masked = self._is_chat or loss != "all"
         self._targets = self._count_targets(plan) if self.is_masked else None
         self.check = ChangeCheck()
         self.files = TokenFiles(shards, self.offsets, self.byte_ranges)
@@ -103,10 +105,12 @@ class Table:
         spans = slice(self.offsets[first], self.offsets[last])
         if self._is_chat:
             return self._chat_mask(spans).reshape(rows.shape)
-        mask: np.ndarray = rows != self.bos_id
-        flat = mask.reshape(-1)
         _, begin, end = self._tokens(spans)
         offsets = offsets_of(end - begin)
+        if self._loss == "skip_cuts":
+            return _mask_after_cuts(rows.size, offsets, self.bos[spans]).reshape(rows.shape)
+        mask: np.ndarray = rows != self.bos_id
+        flat = mask.reshape(-1)
         for span in np.flatnonzero(self.filler[spans]).tolist():
             flat[offsets[span] : offsets[span + 1]] = False
         return mask
@@ -170,6 +174,10 @@ class Table:
         """How many targets of each row are in the loss: (num_rows,) int64."""
         if self._is_chat:
             counts = self._count_chat_targets(plan)
+        elif self._loss == "skip_cuts":
+            counts = plan.length + plan.bos
+            counts[plan.bos] -= np.minimum(plan.length[plan.bos], SKIPPED)
+            counts[plan.row_offsets[:-1]] -= 1  # the first token of a row is no target
         else:
             counts = np.where(plan.filler, 0, plan.length + plan.bos - 1)  # all but BOS
         counts_before = offsets_of(counts)
@@ -191,6 +199,15 @@ class Table:
                 mask = mask_of(opened, first, first + int(plan.length[span]))
                 counts[span] = np.count_nonzero(mask)
         return counts
+
+
+def _mask_after_cuts(size: int, offsets: np.ndarray, bos: np.ndarray) -> np.ndarray:
+    """All of `size` tokens but the first of each span, from `offsets`, after its inserted BOS."""
+    mask = np.ones(size, bool)
+    places = offsets[:-1][bos][:, None] + np.arange(1, SKIPPED + 1)
+    ends = offsets[1:][bos][:, None]
+    mask[places[places < ends]] = False
+    return mask
 
 
 class TableRows(NamedTuple):

@@ -1,7 +1,7 @@
 """Measures what each packing does to documents, from their lengths alone: the README's table, and
 the report's.
 
-    tally("best_fit", [lengths of shard 0, lengths of shard 1], row_len=2049).dropped      0.0
+    tally(Packing(), [lengths of shard 0, lengths of shard 1], row_len=2049).dropped    0.0
 
 Each packing is run, not estimated. A packing that joins shards runs on as many documents together
 as a window has (windows.py), and the others shard by shard. nanochat's buffer (other_packings.py)
@@ -24,6 +24,7 @@ NANOCHAT_SETTLED = 300_000  # documents, before it is measured
 NANOCHAT_MEASURED = 100_000  # documents
 OF_TEXT = {
     "best_fit": Packing(),
+    "crop": Packing(long_documents="crop"),
     "nanochat": Packing("nanochat"),
     "concat": Packing("concat"),
     "random": Packing("random"),
@@ -109,18 +110,17 @@ class Tally:
 
 
 def tally(
-    label: str,
+    packing: Packing,
     shards: Sequence[np.ndarray],
     row_len: int,
     seed: int = 0,
     first_targets: Sequence[np.ndarray] | None = None,
 ) -> Tally:
-    """What one of the variants does in one epoch to shards of documents of these lengths.
+    """What a packing does in one epoch to shards of documents of these lengths.
 
     Lengths include BOS. Of chats, the place of each conversation's first target says which are left
     out.
     """
-    packing = (variants() | variants(chat=True))[label]
     if packing.name == "nanochat":
         return _settled(np.concatenate(shards), row_len)
     groups = _windows(shards, shards) if packing.packs_documents else shards

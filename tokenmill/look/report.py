@@ -31,7 +31,10 @@ from tokenmill.tokenize.tokenizer import Tokenizer
 
 SEQ_LENS = (512, 1024, 2048, 4096, 8192, 16_384)  # packings are compared at these
 SAMPLE_SEQ_LENS = (2048, 8192)  # and for text that was not prepared
-OTHERS = "nanochat is its loader, concat that of llm.c and Megatron, random that of nanoGPT"
+OTHERS = (
+    "crop is that of long_documents, nanochat is its loader, concat that of llm.c and Megatron, "
+    "random that of nanoGPT"
+)
 
 
 @dataclass(frozen=True)
@@ -89,8 +92,8 @@ def find(config: Report) -> Findings:
     tallies: dict[int, dict[str, Tally]] = {}
     for seq_len in seq_lens:
         tallies[seq_len] = {
-            label: tally(label, lengths, seq_len + 1, first_targets=first_targets)
-            for label in variants(token_set.is_chat)
+            label: tally(packing, lengths, seq_len + 1, first_targets=first_targets)
+            for label, packing in variants(token_set.is_chat).items()
         }
     columns = []
     has_metadata = META.suffix in token_set.record(token_set.entries[0])
@@ -158,7 +161,9 @@ def print_text(config: Report, console: Console) -> None:
         f"{sampled.cores} cores"
     )
     for seq_len in sorted({*SAMPLE_SEQ_LENS, config.seq_len}):
-        tallies = {label: tally(label, [lengths], seq_len + 1) for label in variants()}
+        tallies = {
+            label: tally(packing, [lengths], seq_len + 1) for label, packing in variants().items()
+        }
         _print_table(report_text.table(tallies, seq_len, None), list(tallies), seq_len, console)
     console.print(f"{OTHERS}. {report_text.MEASURES_IN_WORDS}")
 

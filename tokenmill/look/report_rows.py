@@ -73,17 +73,38 @@ def drawn_packings(specimen: Specimen) -> list[dict]:
         drawn = []
         for row in rows:
             drawn.append([_drawn(part, specimen) for part in row])
-        packings.append({"name": name, "caption": _caption(rows, specimen.is_chat), "rows": drawn})
+        packings.append(
+            {
+                "name": name,
+                "caption": _caption(rows, specimen),
+                "rows": drawn,
+                "dropped": _drawn_dropped(rows, specimen),
+            }
+        )
     return packings
 
 
-def _caption(rows: list[list[SamplePiece]], is_chat: bool) -> str:
+def _drawn_dropped(rows: list[list[SamplePiece]], specimen: Specimen) -> list[dict]:
+    """What cropping drops, as the parts of one band."""
+    band = []
+    for part in chain.from_iterable(rows):
+        if part.cropped:
+            band.append({"classes": classes(part), "width": _dropped(part, specimen)})
+    return band
+
+
+def _dropped(part: SamplePiece, specimen: Specimen) -> int:
+    """How many tokens follow a cropped part in its document."""
+    return int(specimen.lengths[part.document]) - part.start - part.length
+
+
+def _caption(rows: list[list[SamplePiece]], specimen: Specimen) -> str:
     """What the rows of a packing have, in a line."""
     parts = list(chain.from_iterable(rows))
     inside = [row[0] for row in rows if row[0].start > 0]
     num_inserted = sum(part.bos for part in inside)
     num_without_bos = len(inside) - num_inserted
-    num_cropped = sum(part.cropped for part in parts)
+    cropped = [part for part in parts if part.cropped]
     filler = sum(part.length for part in parts if part.filler)
     share = filler / sum(part.length for part in parts)
     words = [f"{len(rows)} rows"]
@@ -91,11 +112,12 @@ def _caption(rows: list[list[SamplePiece]], is_chat: bool) -> str:
         words.append(f"{num_inserted} begin with an inserted BOS")
     if num_without_bos:
         words.append(f"{num_without_bos} begin inside a document, without BOS")
-    if num_cropped:
-        documents = "conversations" if is_chat else "documents"
-        words.append(f"{num_cropped} {documents} are cropped")
+    if cropped:
+        documents = "conversations" if specimen.is_chat else "documents"
+        dropped = sum(_dropped(part, specimen) for part in cropped)
+        words.append(f"{len(cropped)} {documents} are cropped, {dropped:,} tokens are dropped")
     if share:
-        what = "padding" if is_chat else "filler"
+        what = "padding" if specimen.is_chat else "filler"
         words.append(f"{share:.1%} {what}")
     return ", ".join(words)
 

@@ -9,11 +9,7 @@ from tokenmill.look.set_statistics import LossStatistics
 from tokenmill.store.token_sets import TokenSet
 
 # the measures of each packing, in the order of Tally.shares()
-_OF_ROWS = (
-    "rows that begin a document",
-    "rows with an inserted BOS",
-    "rows that begin without BOS",
-)
+_OF_ROWS = ("rows begin a document", "rows with inserted BOS", "rows without BOS")
 MEASURES = ("tokens dropped", "short documents cut", "filler", *_OF_ROWS, "beginning in view")
 MEASURES_IN_WORDS = (
     "Dropped: share of the tokens that are in no row. Short documents cut: of the documents that "

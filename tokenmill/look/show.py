@@ -237,6 +237,8 @@ def _settings(config: Show, run: RunRows, leg: Run) -> str:
     rows = f"rows of {setting.seq_len:,} + 1 tokens, {packing.name}"
     if long_documents != "split":
         rows += f", {long_documents} long documents"
+    if run.order.loss != "all":
+        rows += f", loss {run.order.loss}"
     facts = [rows, f"seed {run.order.seed}" if packing.shuffle else "no shuffling"]
     if config.row is None:
         ranks = counted(setting.world_size, "rank")
