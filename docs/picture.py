@@ -2,8 +2,8 @@
 
     python docs/picture.py data/tokens/NAME data/tokens/CHATS
 
-They are screenshots of the report's rows view: of the same documents packed by tokenmill and by concatenation, and of
-conversations.
+They are screenshots of the report's rows view: of the same documents packed by tokenmill, by nanochat's loader and by
+concatenation, and of conversations.
 """
 
 import sys
@@ -20,7 +20,7 @@ from tokenmill import cli
 DOCS = Path(__file__).resolve().parent
 WIDTH = 860
 PICTURES = {
-    "rows": (8192, '[data-packing="0"], [data-packing="3"]'),
+    "rows": (2048, '[data-packing="0"], [data-packing="2"], [data-packing="3"]'),
     "chat": (1024, '[data-packing="0"]'),
 }
 
@@ -37,7 +37,7 @@ def take(page: Path, scheme: str, panels: str, picture: Path) -> None:
             body > :not(main), main > :not(#rows), #rows > :not(.legend, .panels) {{ display: none !important }}
             body, section {{ margin: 0; padding: 8px }}
             .panel:is({panels}) {{ display: block !important; margin-bottom: 14px }}
-            .rows details {{ display: none }}
+            .rows details, .row:nth-child(n + 12) {{ display: none }}
             """
         )
         tab.locator("#rows").screenshot(path=str(picture))

@@ -90,8 +90,7 @@ def demo(tmp_path_factory):
     """A folder in which the README's offline preparation was run."""
     cwd = tmp_path_factory.mktemp("newcomer")
     (command,) = [command for command in COMMANDS if "stdlib" in command]
-    done = run_prepare(*shlex.split(command)[2:], cwd=cwd)
-    assert " empty documents" in done.stdout
+    run_prepare(*shlex.split(command)[2:], cwd=cwd)
     return cwd
 
 
