@@ -2,6 +2,7 @@
 
 import json
 import re
+import sys
 from dataclasses import replace
 
 import pytest
@@ -10,6 +11,7 @@ from making import make_text, read_manifest, run_prepare, write_parquet
 from tokenmill import Documents
 from tokenmill.prepare.config import PrepareConfig
 from tokenmill.prepare.input_files import list_files
+from tokenmill.prepare.run import prepare
 from tokenmill.text.source_file import SourceFile
 from tokenmill.text.validation import asked_rule, divide, find_rule
 
@@ -22,6 +24,7 @@ def divided(sizes, former=None, **config):
     return {file.name: file.val_share for file in with_shares}, sentences
 
 
+run_module = sys.modules["tokenmill.prepare.run"]  # tokenmill.prepare is a function
 MANY = {f"{n}.jsonl": 9 << 20 for n in range(3)}
 
 
@@ -304,3 +307,77 @@ def test_a_shard_of_a_run_with_other_settings_is_not_taken_for_one_of_this(
     assert {*texts_of(first, "train"), *texts_of(first, "val")} == {
         f"a {n} and more words" for n in range(50)
     }
+
+
+# ---------------------------------------------------------------------------- a set that grows
+
+
+def write_lines(folder, name):
+    lines = [json.dumps({"text": f"{name} {number}"}) for number in range(40)]
+    (folder / f"{name}.jsonl").write_text("\n".join(lines) + "\n")
+
+
+@pytest.mark.parametrize(
+    ("first", "flags", "added"),
+    [
+        (["eval"], [], "train"),  # a source of tests alone is meant, and stays meant
+        (["dev-a"], ["--val-fraction", "0.1"], "dev-b"),
+        (["dev-a", "train"], ["--val-fraction", "0.1"], "dev-c"),
+    ],
+)
+def test_a_set_is_continued_by_what_it_was_made_with(first, flags, added, tokenizer_json, tmp_path):
+    source = tmp_path / "source"
+    source.mkdir()
+    same = ("--source", "source", "--tokenizer", tokenizer_json)
+    for name in first:
+        write_lines(source, name)
+    made = run_prepare(*same, *flags, cwd=tmp_path).stdout.splitlines()[-1]
+    run_prepare(*same, cwd=tmp_path)
+    write_lines(source, added)
+    assert run_prepare(*same, cwd=tmp_path).stdout.splitlines()[-1] == made
+    listed = {
+        file for shard in read_manifest(tmp_path / made)["shards"] for file in shard["sources"]
+    }
+    assert listed >= {f"{name}.jsonl" for name in first}
+
+
+def test_a_link_that_sorts_before_its_file_changes_no_name(tokenizer_json, tmp_path):
+    source = tmp_path / "source"
+    source.mkdir()
+    write_lines(source, "b")
+    flags = ("--source", "source", "--tokenizer", tokenizer_json)
+    run_prepare(*flags, cwd=tmp_path)
+    (source / "a.jsonl").symlink_to(source / "b.jsonl")
+    done = run_prepare(*flags, cwd=tmp_path)
+    assert "a.jsonl: the same file as b.jsonl" in done.stderr
+
+
+def test_a_run_that_would_unlist_another_run_s_shards_is_refused(tokenizer_json, tmp_path):
+    """Both grow one set from different sources; the second to end would list its own alone."""
+    for name in ("base", "quick", "slow"):
+        write_lines(tmp_path, name)
+
+    def grow(name):
+        source = [str(tmp_path / "base.jsonl"), str(tmp_path / f"{name}.jsonl")]
+        return PrepareConfig(
+            source=source, name="s", tokenizer=str(tokenizer_json), tokens_root=str(tmp_path / "t")
+        )
+
+    prepare(replace(grow("quick"), source=str(tmp_path / "base.jsonl")))
+    slow = grow("slow")
+    with pytest.MonkeyPatch.context() as patch:
+        make_missing = run_module._make_missing
+
+        def meanwhile(*arguments):
+            patch.setattr(run_module, "_make_missing", make_missing)
+            prepare(grow("quick"))
+            return make_missing(*arguments)
+
+        patch.setattr(run_module, "_make_missing", meanwhile)
+        with pytest.raises(
+            ValueError, match="another run has added quick.jsonl while this one ran"
+        ):
+            prepare(slow)
+    folder = next((tmp_path / "t").iterdir())
+    listed = {file for shard in read_manifest(folder)["shards"] for file in shard["sources"]}
+    assert listed == {"base.jsonl", "quick.jsonl"}

@@ -1,7 +1,7 @@
 """The tokenizer of a preparation: named, read from a file, or trained on the source.
 
-find_tokenizer(config, files, say)      gpt2, a tokenizer.json, a model on the hub; or train:N,
-                                        trained once and kept
+find_tokenizer(config, files, asked, say)      gpt2, a tokenizer.json, a model on the hub; or
+                                               train:N, trained once and kept
 """
 
 import random
@@ -21,6 +21,7 @@ from tokenmill.text.documents import DocumentBatch, read_unit
 from tokenmill.text.formats import ReadOptions
 from tokenmill.text.plan import plan, shard_size
 from tokenmill.text.source_file import SourceFile
+from tokenmill.text.validation import Rule, divide, find_rule
 from tokenmill.tokenize.load import load_any
 from tokenmill.tokenize.tokenizer import Tokenizer
 from tokenmill.tokenize.train import train_tokenizer
@@ -31,9 +32,11 @@ Say = Callable[[str], None]
 
 
 def find_tokenizer(
-    config: PrepareConfig, files: Sequence[SourceFile], say: Say
+    config: PrepareConfig, files: Sequence[SourceFile], asked: Rule | None, say: Say
 ) -> Tokenizer | None:
     """The requested tokenizer; trains it if that is asked for and was not done before.
+
+    `asked` is what the flags say of validation: what validates does not train a tokenizer either.
 
     None if a dry run would have to. ValueError, FileNotFoundError or ConnectionError if there is
     none.
@@ -56,7 +59,8 @@ def find_tokenizer(
                 f"training a tokenizer of {config.train_size:,} tokens on "
                 f"{' and '.join(config.source)}"
             )
-            texts = training_texts(files, config.options, TRAIN_TEXT_BYTES, say)
+            divided, _ = divide(files, find_rule(asked, files))
+            texts = training_texts(divided, config.options, TRAIN_TEXT_BYTES, say)
             trained = _train(texts, config.train_size, path, say)
         tokenizer = trained.with_ends(config.bos_token)
     if config.chat is None:

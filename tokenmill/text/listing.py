@@ -117,13 +117,14 @@ def _list_source(source: str, raw_dir: Path, revision: str) -> Listing:
     if not names:
         raise FileNotFoundError(f"{shown}: found no file; check --source")
     by_path: dict[str, SourceFile] = {}
-    for name in sorted(names):
+    links = {name for name in names if not there[name].path.endswith(name)}
+    for name in [*sorted(names - links), *sorted(links)]:
         file = there[name]
         _require_readable(file, shown)
         first = by_path.setdefault(file.path, file)
         if first is not file:
             left_out.append(f"{name}: the same file as {first.name}")
-    return Listing(list(by_path.values()), left_out)
+    return Listing(sorted(by_path.values(), key=lambda file: file.name), left_out)
 
 
 def _require_readable(file: SourceFile, source: str) -> None:

@@ -15,7 +15,7 @@ import fnmatch
 import json
 import re
 import zlib
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import replace
 from itertools import pairwise
 from typing import Any
@@ -88,17 +88,17 @@ def _in_words(rule: Rule) -> str:
 
 
 def divide(
-    files: Sequence[SourceFile], rule: Rule, is_kept: bool = False
+    files: Sequence[SourceFile], rule: Rule, former: Collection[str] = ()
 ) -> tuple[list[SourceFile], list[str]]:
     """The files, each with the share of its documents that validates; and sentences that say it.
 
-    ValueError if nothing would be left to train on, or if names alone would make too much validate,
-    unless the rule is that of a set that is there.
+    `former` are the names of the files of a set that grows, which are never left out. ValueError if
+    nothing would be left to train on, or if names alone would make too much of a new set validate.
     """
     pattern = rule.get("file")
     names = [file.name for file in files]
     val_names = _val_names(names, pattern)
-    tests = [] if pattern else _tests(names)
+    tests = [] if pattern else [name for name in _tests(names) if name not in former]
     left_out = set(tests)
     divided = []
     for file in files:
@@ -117,7 +117,7 @@ def divide(
         )
     text_bytes = sum(file.text_bytes for file in divided)
     share = sum(file.text_bytes * file.val_share for file in divided) / max(1, text_bytes)
-    if "names" in rule and share > MOST and not is_kept:
+    if "names" in rule and share > MOST and not former:
         raise ValueError(
             f"{abridged(validating)} would validate, as the names say, {share:.0%} of the source; "
             "say what validates by --val-file or --val-fraction"
