@@ -44,6 +44,23 @@ def test_the_last_rows_are_dropped_or_shared_among_the_ranks(
     )
 
 
+@pytest.mark.parametrize("drop_last", [True, False])
+@pytest.mark.parametrize("batch_size", [1, 2, 3, 4, 5])
+def test_after_the_last_batch_a_position_s_first_for_is_the_next_iteration(
+    token_set, batch_size, drop_last
+):
+    settings = {"batch_size": batch_size, "epochs": 1, "drop_last": drop_last}
+    unbroken = make_loader(token_set, **settings)
+    states = [unbroken.state_dict() for _ in unbroken]
+    expected = rows_in(unbroken)
+    resumed = make_loader(token_set, **settings)
+    resumed.load_state_dict(states[-1])
+    assert resumed.state_dict() == states[-1]
+    assert rows_in(resumed) == expected
+    resumed.load_state_dict(states[-2])
+    assert len(list(resumed)) == 1
+
+
 def test_each_for_is_the_next_epoch_also_after_a_break(token_set, windows):
     loader = make_loader(token_set, batch_size=1, epochs=1)
     epochs = epochs_of(token_set, 4)

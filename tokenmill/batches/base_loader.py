@@ -114,9 +114,12 @@ class BaseLoader(LoaderFacts, Iterator[Arrays], Generic[Arrays]):
     # -------------------------------------------------------------------- iteration
 
     def __iter__(self) -> Self:
-        is_over = self._iteration.has_begun or self.run.has_ended
-        if self.config.epochs is not None and is_over and not self._iteration.is_kept:
-            self._move(self.run.next_iteration())
+        iteration = self._iteration
+        if self.config.epochs is not None and not iteration.is_kept:
+            # of a position, only the rows may be left that its iteration drops
+            is_at_end = iteration.is_resumed and not self._dealer.has_batch(self.run)
+            if iteration.has_begun or self.run.has_ended or is_at_end:
+                self._move(self.run.next_iteration())
         self._iteration = Iteration()
         return self
 

@@ -16,7 +16,7 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 from tokenmill.feed.conversations import require_conversations
-from tokenmill.feed.mixed_rows import advance, mixed_rows, past_empty_windows
+from tokenmill.feed.mixed_rows import advance, mixed_rows, next_batch, past_empty_windows
 from tokenmill.feed.mixture import ONE_SET
 from tokenmill.feed.nanochat_rows import nanochat_rows
 from tokenmill.feed.prefetch import Stop
@@ -64,6 +64,12 @@ class Dealer:
         here = run.now
         moved = after.now._replace(step=here.step, tokens=here.tokens, rows=here.rows)
         return run.go_on(run.setting, moved)
+
+    def has_batch(self, run: Run) -> bool:
+        """Whether an iteration of `epochs` has another batch."""
+        sources = self.sources(run)
+        turns, _ = next_batch(sources, past_empty_windows(sources, run))
+        return bool(turns)
 
     def sources(self, run: Run) -> dict[str, Source]:
         """The sources of a run, which only count rows."""
