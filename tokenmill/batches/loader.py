@@ -30,7 +30,7 @@ class RowLoader(BaseLoader[tuple[torch.Tensor, torch.Tensor]]):
     - With `epochs=N`, it behaves like a DataLoader. Each `for` (or `iter`, or `list`) iterates over
       N epochs. The next one, after the end, a `break` or an error, iterates over the following N
       epochs, in a new random order (validation repeats the same order). After `load_state_dict`,
-      the first `for` is the rest of the position's iteration, or, if it has no more batch, the next.
+      the first `for` is the rest of the position's iteration, or the next one if no batch is left.
     - `set_epoch(e)` moves to the first row of epoch e. Right after you load a position within epoch
       e it changes nothing, so a loop over epochs can always call it.
 
