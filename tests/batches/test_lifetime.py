@@ -11,6 +11,7 @@ import shutil
 import signal
 import subprocess
 import sys
+import time
 import weakref
 from collections import deque
 from contextlib import contextmanager, suppress
@@ -165,6 +166,34 @@ def test_nothing_of_an_evaluation_is_alive_after_it_without_the_collector(token_
         assert len(held) == 20
         assert not [reference for reference in held if reference() is not None]
         wait_until(lambda: threads() <= before)
+
+
+def test_the_first_next_imports_nothing(token_set):
+    """As an import of a compiled module may lose a Ctrl-C."""
+    code = f"""
+import sys; sys.path.insert(0, {str(ROOT)!r})
+from tokenmill.numpy import RowLoader
+loader = RowLoader({str(token_set)!r}, batch_size=2, seq_len=8)
+before = set(sys.modules)
+next(loader)
+print(sorted(set(sys.modules) - before))
+"""
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60)
+    assert done.stdout == "[]\n", done.stderr
+
+
+def test_an_interrupt_before_the_thread_begins_is_no_wait(token_set, monkeypatch):
+    def interrupted(*_):
+        raise KeyboardInterrupt
+
+    loader = make_loader(token_set)
+    with monkeypatch.context() as patch:
+        patch.setattr("tokenmill.feed.prefetch._thread.start_new_thread", interrupted)
+        began = time.monotonic()
+        with pytest.raises(KeyboardInterrupt):
+            next(loader)
+        assert time.monotonic() - began < 5
+    next(loader)
 
 
 def test_python_ends_at_once_while_a_thread_still_makes_batches(token_set):

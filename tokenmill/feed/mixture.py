@@ -141,9 +141,10 @@ class Mixture:
 
         ValueError if two have other tokenizers, or are one set with equal views.
         """
+        opened = {path: open_set(path, cache) for path in dict.fromkeys(self.paths.values())}
         sets = {}
         for name, path in self.paths.items():
-            sets[name] = open_set(path, cache).viewed(self.views.get(name))
+            sets[name] = opened[path].viewed(self.views.get(name))
         _require_compatible(sets)
         return sets
 

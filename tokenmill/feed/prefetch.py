@@ -30,6 +30,7 @@ class Stop:
     """Whether what runs in threads for an iterator is still needed."""
 
     stopped = False
+    has_thread = False  # an interrupt may come before the thread has begun
 
 
 class _Queues(NamedTuple):
@@ -98,6 +99,7 @@ def stop_all() -> None:
 
 
 def _run(items: Iterator[Any], stop: Stop, queues: _Queues) -> None:
+    stop.has_thread = True
     finished = queues.finished
     requested = 0.0
     try:
@@ -133,5 +135,6 @@ def _stop(pid: int, stop: Stop, queues: _Queues) -> None:
             queues.requests.get_nowait()
     queues.requests.put(False)
     queues.results.put((None, ValueError(CLOSED)))
-    with suppress(Empty):
-        queues.finished.get(timeout=SECONDS_TO_FINISH)
+    if stop.has_thread:
+        with suppress(Empty):
+            queues.finished.get(timeout=SECONDS_TO_FINISH)

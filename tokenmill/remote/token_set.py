@@ -164,7 +164,7 @@ class RemoteTokenSet(TokenSet):
             )
         return record
 
-    def open(self, entry: ShardEntry) -> "RemoteShard":
+    def _map(self, entry: ShardEntry) -> "RemoteShard":
         """A shard whose parts are mapped as they come."""
         self.fetch([entry])
         facts = self.record(entry)[TOKENS.suffix]

@@ -12,7 +12,10 @@ wider numbers are sorted 16 bits at a time, the least significant first.
 import hashlib
 import operator
 
+# An import inside the first `next` may lose a Ctrl-C, so what NumPy imports late is imported here.
 import numpy as np
+import numpy.ma  # noqa: F401 (np.unique imports it)
+from numpy.random import Philox
 
 DIGIT = 16  # bits
 
@@ -26,7 +29,7 @@ def random_bits(count: int, *key: int | str) -> np.ndarray:
     plain = tuple(part if isinstance(part, str) else operator.index(part) for part in key)
     digest = hashlib.sha256(repr(plain).encode()).digest()
     philox_key = int.from_bytes(digest[:16], "little")
-    return np.random.Philox(key=philox_key).random_raw(count)
+    return Philox(key=philox_key).random_raw(count)
 
 
 def number_of(name: str) -> int:

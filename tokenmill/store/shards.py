@@ -139,6 +139,7 @@ class Shard:
 
     # of a shard whose tokens are in several files (remote/): the size of each
     part_bytes: int | None = None
+    checked = 0.0  # when `require_unchanged` was last called by a loader, as time.monotonic()
 
     def __init__(self, folder: Path, entry: ShardEntry, dtype: str):
         self.entry = entry

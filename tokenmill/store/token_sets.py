@@ -13,6 +13,7 @@ import io
 import os
 from pathlib import Path
 from typing import Any, Self
+from weakref import WeakValueDictionary
 
 import numpy as np
 
@@ -110,6 +111,13 @@ def digest_of(manifest: dict[str, Any]) -> str:
     return hashlib.sha256(content.encode()).hexdigest()[:16]
 
 
+class _OpenShards(WeakValueDictionary[ShardEntry, Shard]):
+    """Shards that are in use. A pickled set has none."""
+
+    def __reduce__(self) -> tuple[type, tuple[()]]:
+        return _OpenShards, ()
+
+
 class TokenSet:
     """A folder of shards that one tokenizer made. Reads the manifest; opens shards one by one.
 
@@ -133,6 +141,7 @@ class TokenSet:
         self._load(read_json(self.path / "manifest.json", "tokens"))
 
     def _load(self, manifest: dict[str, Any]) -> None:
+        self._open_shards = _OpenShards()
         self.digest = digest_of(manifest)
         self.entries = [ShardEntry.of_listed(listed) for listed in manifest["shards"]]
         self.manifest = {key: value for key, value in manifest.items() if key != "shards"}
@@ -179,7 +188,14 @@ class TokenSet:
         return self.path_of(f"shards/{entry.name}.{suffix}", self.record(entry)[suffix])
 
     def open(self, entry: ShardEntry) -> Shard:
-        """Maps a shard."""
+        """Maps a shard, unless this set, or it with another view, has it open."""
+        shard = self._open_shards.get(entry)
+        if shard is None:
+            shard = self._map(entry)
+            self._open_shards[entry] = shard
+        return shard
+
+    def _map(self, entry: ShardEntry) -> Shard:
         return Shard(self.path, entry, self.dtype)
 
     def record(self, entry: ShardEntry) -> dict[str, Any]:
