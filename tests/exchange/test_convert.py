@@ -259,7 +259,7 @@ def test_nanogpt_s_meta_has_what_its_two_scripts_read(prepared, tmp_path, gpt2):
             "--file-tokens is for layouts of many files, raw, llm.c, npy; megatron has",
         ),
         ("raw", {"file_tokens": 0}, "--file-tokens must be a whole number of at least 1, not 0"),
-        ("llm.c", {}, "a file of llm.c counts its tokens in 32 bits, and one would have"),
+        ("llm.c", {}, "llm.c's reader seeks by 32 bits, and a file would have"),
         (
             "megatron",
             {},

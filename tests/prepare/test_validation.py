@@ -12,6 +12,7 @@ from tokenmill import Documents
 from tokenmill.prepare.config import PrepareConfig
 from tokenmill.prepare.input_files import list_files
 from tokenmill.prepare.run import prepare
+from tokenmill.text.listing import list_sources
 from tokenmill.text.source_file import SourceFile
 from tokenmill.text.validation import asked_rule, divide, find_rule
 
@@ -381,3 +382,18 @@ def test_a_run_that_would_unlist_another_run_s_shards_is_refused(tokenizer_json,
     folder = next((tmp_path / "t").iterdir())
     listed = {file for shard in read_manifest(folder)["shards"] for file in shard["sources"]}
     assert listed == {"base.jsonl", "quick.jsonl"}
+
+
+def test_files_are_counted_by_number(tmp_path):
+    for number in range(12):
+        write_lines(tmp_path, f"part-{number}")
+    config = PrepareConfig(source=str(tmp_path), num_shards=3, val_file="last")
+    files, asked = list_files(config, print)
+    assert asked == {"file": "last"}
+    assert {file.name for file in files} == {f"part-{number}.jsonl" for number in (0, 1, 2, 11)}
+    assert find_rule(asked, files) == {"file": "part-11.jsonl"}
+
+
+def test_a_folder_of_a_web_server_is_refused_by_name():
+    with pytest.raises(ConnectionError, match="a folder of a web server.*name its files"):
+        list_sources(["http://localhost:1/corpus/"])

@@ -25,7 +25,7 @@ from tokenmill.addresses import is_address
 from tokenmill.exchange.convert_out import new_folder
 from tokenmill.exchange.flat_files import BLOCK_TOKENS
 from tokenmill.exchange.layouts import LAYOUTS, Readable, ReadFile
-from tokenmill.store.names import plain
+from tokenmill.store.names import by_number, plain
 from tokenmill.store.schema import dtype_name
 from tokenmill.store.shard_writer import ShardWriter
 from tokenmill.store.shards import TEXT_COUNTS, Split, in_blocks, shard_path
@@ -125,7 +125,7 @@ def _splits(config: In) -> dict[Split, list[Path]]:
     # by where links lead, so that a file that is named twice comes in once
     paths = {os.path.realpath(path): Path(os.path.abspath(path)) for path in files}
     if fraction is not None:
-        return {"train": sorted(paths.values(), key=_in_order)}
+        return {"train": sorted(paths.values(), key=by_number)}
     named = {os.path.realpath(path) for path in config.val_file}
     if not named:
         named = {real for real, path in paths.items() if VAL_NAME.search(path.name)}
@@ -136,7 +136,7 @@ def _splits(config: In) -> dict[Split, list[Path]]:
             "expected files to train on and one to validate on, with `val` in its name; name it by "
             "--val-file, or pass --val-fraction 0.005, or 0 for no validation"
         )
-    return {"train": sorted(train, key=_in_order), "val": sorted(val, key=_in_order)}
+    return {"train": sorted(train, key=by_number), "val": sorted(val, key=by_number)}
 
 
 def _require_file(path: str, layout: str) -> None:
@@ -154,12 +154,6 @@ def _require_file(path: str, layout: str) -> None:
         raise ValueError(
             f"{path}: of {layout} name the {suffix} files; what lies beside them is found"
         )
-
-
-def _in_order(path: Path) -> tuple[list[tuple[int, str]], Path]:
-    """By path, 2 before 10, as a document may continue in the next file."""
-    parts = re.split(r"(\d+)", str(path))
-    return [(int(part), "") if part.isdigit() else (-1, part) for part in parts], path
 
 
 # ---------------------------------------------------------------------------- what is in them

@@ -89,7 +89,7 @@ LLMC_HEADERS: dict[tuple[int, ...], np.dtype] = {
 }
 LLMC_NUMBERS = 256  # int32 of a header
 LLMC_BYTES = 4 * LLMC_NUMBERS
-LLMC_MOST = (1 << 31) - 1  # tokens of a file, which its header counts
+LLMC_MOST = (1 << 31) - 1  # bytes of a file, in which llm.c's reader seeks by an int
 
 
 class Header(NamedTuple):
@@ -161,10 +161,11 @@ def _read_bare(path: Path, dtype: np.dtype) -> tuple[int, np.dtype]:
 
 
 def _write_llmc(dtype: np.dtype, count: int) -> bytes:
-    if count > LLMC_MOST:
+    size = LLMC_BYTES + count * dtype.itemsize
+    if size > LLMC_MOST:
         raise ValueError(
-            f"a file of llm.c counts its tokens in 32 bits, and one would have {count:,}: "
-            "--file-tokens"
+            f"llm.c's reader seeks by 32 bits, and a file would have {size:,} bytes: give a "
+            "smaller --file-tokens"
         )
     header = np.zeros(LLMC_NUMBERS, "<i4")
     (magic_and_version,) = [key for key, known in LLMC_HEADERS.items() if known == dtype]

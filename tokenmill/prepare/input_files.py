@@ -10,6 +10,7 @@ from pathlib import Path
 
 from tokenmill.addresses import has_scheme
 from tokenmill.prepare.config import PrepareConfig
+from tokenmill.store.names import by_number
 from tokenmill.text.formats import ReadOptions
 from tokenmill.text.listing import list_sources
 from tokenmill.text.source_file import SourceFile
@@ -36,13 +37,15 @@ def list_files(
 
 
 def _first_files(files: list[SourceFile], count: int, val_file: str | None) -> list[SourceFile]:
-    """The first files, and those that validate."""
+    """The first files by number, 2 before 10, and those that validate."""
     if count > len(files):
         raise ValueError(f"expected {count} files, found {len(files)}; give a smaller --num-shards")
-    names = [file.name for file in files]
+    names = sorted((file.name for file in files), key=by_number)
     pattern = names[-1] if val_file == LAST else val_file
-    val_names = names_matching(names, pattern) if pattern else set()
-    return files[:count] + [file for file in files[count:] if file.name in val_names]
+    taken = set(names[:count])
+    if pattern:
+        taken |= names_matching(names, pattern)
+    return [file for file in files if file.name in taken]
 
 
 def _is_elsewhere(val_file: str, files: list[SourceFile]) -> bool:

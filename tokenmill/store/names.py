@@ -9,6 +9,7 @@ from it stays in the folder that the user named.
 """
 
 import os
+import re
 import unicodedata
 from pathlib import Path
 
@@ -31,6 +32,13 @@ def is_plain(name: object) -> bool:
 def is_shown(character: str) -> bool:
     """Whether a character is visible, and does not move, hide or reverse the text beside it."""
     return character not in BIDI and unicodedata.category(character) not in NOT_SHOWN
+
+
+def by_number(name: object) -> tuple[list[tuple[int, str]], str]:
+    """A key to sort names or paths by, with 2 before 10."""
+    text = str(name)
+    parts = re.split(r"([0-9]+)", text)
+    return [(int(part), "") if part.isdecimal() else (-1, part) for part in parts], text
 
 
 def plain(what: str, name: object) -> str:

@@ -126,6 +126,8 @@ def _at_url(source: str) -> Located:
         path = _without_query(root)
         is_pattern = glob.has_magic(path)
         is_folder = path == root and not is_pattern and not fs.isfile(root)
+        if source.startswith(("http://", "https://")) and root.endswith("/"):
+            raise ValueError("a folder of a web server, whose pages are no list; name its files")
         if is_folder:
             listed = fs.find(root, detail=True)
         elif is_pattern:

@@ -23,6 +23,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
+from tokenmill.store.names import by_number
 from tokenmill.text.formats import ReadOptions
 from tokenmill.text.listing import abridged
 from tokenmill.text.source_file import SourceFile
@@ -62,7 +63,7 @@ def find_rule(
     """
     if asked == {"file": LAST}:
         has_file = former is not None and "file" in former
-        asked = former if has_file else {"file": files[-1].name}
+        asked = former if has_file else {"file": max((file.name for file in files), key=by_number)}
     if former is not None:
         if asked not in (None, former):
             raise ValueError(
