@@ -40,6 +40,12 @@ def find_tokenizer(
     """
     if config.train_size is None:
         tokenizer = load_any(config.tokenizer_name, config.bos_token)
+        if tokenizer.unknown:
+            say(
+                f"warning: tokenizer {tokenizer.name} has no token for some characters, as "
+                f"{tokenizer.unknown[:8]!r}; they are lost from the text, and counted, and more "
+                "than a thousandth of a file's is an error"
+            )
     else:
         path = _path_of_trained(config.tokens_root, config.dataset, config.train_size)
         if path.exists():
