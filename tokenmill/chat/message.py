@@ -2,7 +2,7 @@
 
     {"from": "gpt", "value": "Hi"}           {"role": "assistant", "content": "Hi"}       ShareGPT's
     {"role": "user", "content": [...]}       content is text, or a list of parts of text
-    {..., "train": 0}                        not in the loss; so too by `weight`
+    {..., "train": 0}                        not in the loss; so too by the other FLAGS
 
 JSON in a string is decoded where a list or an object is expected: calls and their arguments.
 """
@@ -18,7 +18,9 @@ MEDIA = re.compile("image|video|audio|file")  # in the type of a part that is no
 ZEROS = bytes.maketrans(b"123456789", b"0" * 9)
 LONG_NUMBER = b"0" * 19  # after ZEROS: an integer that may have over 64 bits
 REASONING = ("reasoning_content", "thinking", "reasoning")  # names of a message's reasoning
-FLAGS = ("train", "weight")
+ROW_FLAGS = {"loss_mask": "loss_mask of the row", "weight": "weight of the row"}
+# by which five trainers' data say whether a message is in the loss, and what its row says of it
+FLAGS = ("train", "weight", "loss", "loss_mask", "trainable", *ROW_FLAGS.values())
 ROLES = ("system", "developer", "user", "assistant", "tool", "function", "ipython", "environment")
 SHAREGPT = dict.fromkeys(("gpt", "chatgpt", "bing", "bard", "model", "function_call"), "assistant")
 SHAREGPT |= {"human": "user", "observation": "tool", "function": "tool"}
@@ -65,8 +67,7 @@ def read_message(value: Any) -> tuple[Message, bool]:
     """
     require(isinstance(value, dict), "expected an object")
     message = _without_none(value)
-    flags = [message.pop(key) for key in FLAGS if key in message]
-    require(all(flag in (0, 1) for flag in flags), "expected train or weight of 0 or 1")
+    may_be_in_loss = follow_flags({key: message.pop(key) for key in FLAGS if key in message})
     if "role" not in message and isinstance(message.get("from"), str):
         message = _of_sharegpt(message)
     role = message.get("role")
@@ -90,7 +91,15 @@ def read_message(value: Any) -> tuple[Message, bool]:
         calls = decoded(message["tool_calls"], list)
         require(isinstance(calls, list), "expected a list of tool_calls")
         message["tool_calls"] = [_call(decoded(call, dict)) for call in calls]
-    return message, all(flags)
+    return message, may_be_in_loss
+
+
+def follow_flags(flags: dict[str, Any]) -> bool:
+    """Whether what has these flags may be in the loss. Raises BrokenConversation."""
+    for key, flag in flags.items():
+        require(flag in (0, 1), f"expected {key} of 0 or 1, found {flag!r:.40}")
+    require(len(set(flags.values())) < 2, f"{' and '.join(flags)} disagree")
+    return all(flags.values())
 
 
 def _of_sharegpt(message: Message) -> Message:
