@@ -296,7 +296,9 @@ def unspelled(tokenizer: HuggingFace) -> Parts:
         model["merges"] = [merge for merge in model["merges"] if _made_of(merge) not in names]
     added = []
     for token in tokenizer.parts.get("added_tokens") or []:
-        added.append(token | {"content": renamed(token["content"])})
+        if token["content"] in names:  # a normalizer may change such a name, or drop it
+            token = token | {"content": names[token["content"]], "normalized": False}
+        added.append(token)
     return tokenizer.parts | {"model": model, "added_tokens": added}
 
 
