@@ -227,3 +227,28 @@ print(texts_of(Path({str(path)!r})), counts_of(Path({str(path)!r})), peak() - be
     )
     assert done.stdout.startswith("['b'] {'oversized_documents': 1} ")
     assert float(done.stdout.split()[-1]) < 150, "MB"
+
+
+ODD_LINES = [
+    b'{"text":"deep","n":' + b"[" * 1010 + b"]" * 1010 + b"}",
+    b'{"text":"too deep","n":' + b"[" * 90_000 + b"]" * 90_000 + b"}",
+    b'{"text":"NaN","n":NaN}',
+    b'{"text":"half \\ud800"}',
+    b'{"text":"byte \xff"}',
+    b'{"text":"twice","text":"again"}',
+    b'{"text":"large","n":%d}' % 2**70,
+    b'{"text":"huge","n":1e999}',
+    b'{"text":"a control \x01"}',
+    b'{"text":"a comma",}',
+]
+
+
+@pytest.mark.parametrize("neighbor", [b"", b'{"text":"x","n":NaN}', b'{"text":"x"}', b'["x"]'])
+@pytest.mark.parametrize("line", ODD_LINES, ids=range(len(ODD_LINES)))
+def test_whether_a_line_is_broken_does_not_depend_on_its_neighbors(tmp_path, line, neighbor):
+    options = ReadOptions(skip_broken=True)
+    path = tmp_path / "a.jsonl"
+    path.write_bytes(line)
+    alone = texts_of(path, options)
+    path.write_bytes(b"\n".join([neighbor, line, neighbor]))
+    assert [text for text in texts_of(path, options) if text != "x"] == alone

@@ -14,9 +14,9 @@ from typing import Any
 
 import orjson
 
+from tokenmill.text.jsonl import has_long_number
+
 MEDIA = re.compile("image|video|audio|file")  # in the type of a part that is not text
-ZEROS = bytes.maketrans(b"123456789", b"0" * 9)
-LONG_NUMBER = b"0" * 19  # after ZEROS: an integer that may have over 64 bits
 REASONING = ("reasoning_content", "thinking", "reasoning")  # names of a message's reasoning
 ROW_FLAGS = {"loss_mask": "loss_mask of the row", "weight": "weight of the row"}
 # by which five trainers' data say whether a message is in the loss, and what its row says of it
@@ -41,8 +41,7 @@ def parse_row(row: str) -> Any:
     """The value of a row of JSON. Raises BrokenConversation."""
     # orjson rejects NaN, and lone surrogates, which JSON can spell and UTF-8 cannot
     with contextlib.suppress(ValueError):
-        # and makes floats of integers over 64 bits
-        if LONG_NUMBER not in row.encode().translate(ZEROS):
+        if not has_long_number(row.encode()):
             return orjson.loads(row)
     try:
         spelled = json.dumps(json.loads(row), ensure_ascii=False)
