@@ -303,6 +303,22 @@ BROKEN = [
         "message 1: expected train of 0 or 1, found 2",
     ),
     (
+        {
+            "messages": [
+                user("q") | {"tool_calls": None},
+                assistant("", tool_calls=[call("f", {"x": "1", "z": None})]),
+            ]
+        },
+        "a field of arguments or tools is null, as Arrow writes one that is missing",
+    ),
+    (
+        {
+            "messages": [user("q"), assistant("x")],
+            "tools": [{"name": "f", "parameters": {"properties": {"x": {}, "z": None}}}],
+        },
+        "a field of arguments or tools is null, as Arrow writes one that is missing",
+    ),
+    (
         {"messages": [user("q"), assistant("x", loss="false")]},
         "message 1: expected loss of 0 or 1, found 'false'",
     ),

@@ -65,6 +65,7 @@ def read_conversation(
     if column is None and row.get(IDS_COLUMN) is not None:
         return _tokenized(row)
     values, first = _values_of_messages(row, column)
+    _require_no_missing_fields(row, values)
     values = _with_flags(row, values)
     if row.get("system"):  # beside them, as in LLaMA-Factory's form of ShareGPT
         values = [{"role": "system", "content": row["system"]}, *values]
@@ -113,6 +114,35 @@ def _values_of_messages(row: Mapping[str, Any], column: str | None) -> tuple[lis
     if any(row.values()):
         there = "keys " + ", ".join(key for key in row if row[key] is not None)
     raise BrokenConversation(f"expected {wanted}, found {there}; name the key by --messages-column")
+
+
+def _require_no_missing_fields(row: Mapping[str, Any], values: list[Any]) -> None:
+    """Arrow writes null for a field that only another row's call or tool has, also into jsonl.
+
+    It also gives all messages the same keys, by which null arguments are known that are meant.
+    """
+    keys = [value.keys() for value in values if isinstance(value, dict)]
+    is_arrow = len(keys) > 1 and all(each == keys[0] for each in keys)
+    is_missing = is_arrow and _has_null(values, False)
+    if is_missing or _has_null(row.get("tools"), True):
+        raise BrokenConversation(
+            "a field of arguments or tools is null, as Arrow writes one that is missing: store "
+            "them as JSON text, or leave such fields out"
+        )
+
+
+def _has_null(value: Any, is_free: bool) -> bool:
+    """Whether a field is null where any may be missing: of arguments or tools."""
+    if isinstance(value, list):
+        return any(_has_null(item, is_free) for item in value)
+    if not isinstance(value, dict):
+        return False
+    for key, item in value.items():
+        if is_free and item is None and key != "default":  # which may be null in a schema
+            return True
+        if _has_null(item, is_free or key == "arguments"):
+            return True
+    return False
 
 
 def _with_flags(row: Mapping[str, Any], values: list[Any]) -> list[Any]:
