@@ -21,6 +21,7 @@ from conversing import (
 )
 
 from tokenmill.chat.conversations import CannotMask, read_conversation
+from tokenmill.chat.message import BrokenConversation
 from tokenmill.chat.templates import JinjaTemplate
 from tokenmill.chat.turns import TurnFinder
 
@@ -249,3 +250,14 @@ def test_a_template_cannot_reach_python():
         JinjaTemplate("{{ messages.append(1) }}", {}).render([])
     with pytest.raises(ValueError, match="not valid Jinja: line 1"):
         JinjaTemplate("{% for %}", {})
+
+
+@pytest.mark.parametrize("nothing", ["", "null", " null ", "[]", [], None])
+def test_no_tools_and_no_calls_by_any_spelling(nothing):
+    messages = [user("q"), assistant("x", tool_calls=nothing)]
+    conversation = read_conversation({"messages": messages, "tools": nothing})
+    assert not conversation.tools
+    assert not conversation.messages[1].get("tool_calls")
+    assert learned_text(TOOLS, {"messages": messages, "tools": nothing}) == "x<|im_end|>"
+    with pytest.raises(BrokenConversation, match="has no content"):
+        read_conversation({"messages": [user("q"), assistant(None, tool_calls=nothing)]})

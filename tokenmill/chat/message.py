@@ -18,6 +18,7 @@ from tokenmill.text.jsonl import has_long_number
 
 MEDIA = re.compile("image|video|audio|file")  # in the type of a part that is not text
 REASONING = ("reasoning_content", "thinking", "reasoning")  # names of a message's reasoning
+NONE = ("", "null")  # how ShareGPT and `datasets` write a list that is not there
 ROW_FLAGS = {"loss_mask": "loss_mask of the row", "weight": "weight of the row"}
 # by which five trainers' data say whether a message is in the loss, and what its row says of it
 FLAGS = ("train", "weight", "loss", "loss_mask", "trainable", *ROW_FLAGS.values())
@@ -52,6 +53,8 @@ def parse_row(row: str) -> Any:
 
 def decoded(value: Any, kind: type) -> Any:
     """The list or object that a text of JSON is, where one is expected; others as they are."""
+    if kind is list and isinstance(value, str) and value.strip() in NONE:
+        return None
     opening = "[" if kind is list else "{"
     if isinstance(value, str) and value.lstrip().startswith(opening):
         with contextlib.suppress(BrokenConversation):
@@ -66,6 +69,9 @@ def read_message(value: Any) -> tuple[Message, bool]:
     """
     require(isinstance(value, dict), "expected an object")
     message = _without_none(value)
+    for key in ("tool_calls", "function_call"):
+        if isinstance(message.get(key), str) and not decoded(message[key], list):
+            del message[key]
     may_be_in_loss = follow_flags({key: message.pop(key) for key in FLAGS if key in message})
     if "role" not in message and isinstance(message.get("from"), str):
         message = _of_sharegpt(message)
