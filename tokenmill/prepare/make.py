@@ -177,6 +177,9 @@ class UnitWriter:
             encoded = self._encode(shard.name, shard.writer.num_documents, batches)
         except ValueError as error:
             raise ValueError(f"{self._unit.files[batches[0].file].shown}: {error}") from error
+        for batch, kept in zip(batches, encoded.batches, strict=True):
+            num_left_out = len(batch.texts) - len(kept.texts)
+            self._counts[batch.file]["left_out_conversations"] += num_left_out
         lost, num_characters = encoded.lost
         self._lost.update(lost)
         self._num_characters += num_characters
