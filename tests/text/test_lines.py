@@ -95,7 +95,8 @@ def test_nulls_blank_lines_bad_bytes_and_lone_surrogates(tmp_path):
         b'{"text": "half \\ud83d"}\n{"text": "whole \\ud83d\\ude00", "text2": 1}\n{"text": ""}'
     )
     assert texts_of(path) == ["one", "bad \ufffd byte", "half \ufffd", "whole \U0001f600"]
-    assert counts_of(path) == {"null_documents": 1, "empty_documents": 1, "repaired_documents": 2}
+    left_out = {"null_documents": 1, "empty_documents": 1, "blank_lines": 1}
+    assert counts_of(path) == left_out | {"repaired_documents": 2}
 
 
 @pytest.mark.parametrize("ending", sorted(COMPRESS))

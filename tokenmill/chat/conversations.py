@@ -124,7 +124,7 @@ def _require_no_missing_fields(row: Mapping[str, Any], values: list[Any]) -> Non
     keys = [value.keys() for value in values if isinstance(value, dict)]
     is_arrow = len(keys) > 1 and all(each == keys[0] for each in keys)
     is_missing = is_arrow and _has_null(values, False)
-    if is_missing or _has_null(row.get("tools"), True):
+    if is_missing or _has_null(row.get("tools"), False):
         raise BrokenConversation(
             "a field of arguments or tools is null, as Arrow writes one that is missing: store "
             "them as JSON text, or leave such fields out"
@@ -132,7 +132,7 @@ def _require_no_missing_fields(row: Mapping[str, Any], values: list[Any]) -> Non
 
 
 def _has_null(value: Any, is_free: bool) -> bool:
-    """Whether a field is null where any may be missing: of arguments or tools."""
+    """Whether a field is null where any may be missing: of arguments, or a tool's properties."""
     if isinstance(value, list):
         return any(_has_null(item, is_free) for item in value)
     if not isinstance(value, dict):
@@ -140,7 +140,7 @@ def _has_null(value: Any, is_free: bool) -> bool:
     for key, item in value.items():
         if is_free and item is None and key != "default":  # which may be null in a schema
             return True
-        if _has_null(item, is_free or key == "arguments"):
+        if _has_null(item, is_free or key in ("arguments", "properties")):
             return True
     return False
 
