@@ -296,11 +296,51 @@ BROKEN = [
     ),
     (
         {"messages": [user("q"), assistant("x", weight=[])]},
-        "message 1: expected train or weight of 0 or 1",
+        "message 1: expected weight of 0 or 1, found []",
     ),
     (
         {"messages": [user("q"), assistant("x", train=2)]},
-        "message 1: expected train or weight of 0 or 1",
+        "message 1: expected train of 0 or 1, found 2",
+    ),
+    (
+        {
+            "messages": [
+                user("q") | {"tool_calls": None},
+                assistant("", tool_calls=[call("f", {"x": "1", "z": None})]),
+            ]
+        },
+        "a field of arguments or tools is null, as Arrow writes one that is missing",
+    ),
+    (
+        {
+            "messages": [user("q"), assistant("x")],
+            "tools": [{"name": "f", "parameters": {"properties": {"x": {}, "z": None}}}],
+        },
+        "a field of arguments or tools is null, as Arrow writes one that is missing",
+    ),
+    (
+        {"messages": [user("q"), assistant("x", loss="false")]},
+        "message 1: expected loss of 0 or 1, found 'false'",
+    ),
+    (
+        {"messages": [user("q"), assistant("x", loss=0, trainable=True)]},
+        "message 1: loss and trainable disagree",
+    ),
+    (
+        {"messages": [user("q"), assistant("x")], "weight": 0.5},
+        "message 0: expected weight of the row of 0 or 1, found 0.5",
+    ),
+    (
+        {"messages": [user("q"), assistant("x", weight=1)], "loss_mask": [0, 0]},
+        "message 1: weight and loss_mask of the row disagree",
+    ),
+    (
+        {"messages": [user("q"), assistant("x")], "loss_mask": [0]},
+        "expected loss_mask of a number for each message, found 1 for 2",
+    ),
+    (
+        {"input_ids": [1, 2], "loss_mask": [0, 1], "weight": 0.5},
+        "expected weight of 0 or 1, found 0.5",
     ),
     (
         {"messages": [user("q"), assistant("x")], "tools": [3]},

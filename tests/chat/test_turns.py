@@ -21,6 +21,7 @@ from conversing import (
 )
 
 from tokenmill.chat.conversations import CannotMask, read_conversation
+from tokenmill.chat.message import BrokenConversation
 from tokenmill.chat.templates import JinjaTemplate
 from tokenmill.chat.turns import TurnFinder
 
@@ -115,6 +116,26 @@ def test_last_and_flags_say_which_turns_are_learned(template):
     messages[-1]["weight"] = 0
     with pytest.raises(CannotMask, match="no token of it is in the loss"):
         found_in(template, {"messages": messages}, "last")
+
+
+@pytest.mark.parametrize("flag", [0, False, 0.0])
+@pytest.mark.parametrize("key", ["train", "weight", "loss", "loss_mask", "trainable"])
+def test_a_flag_by_any_of_five_names_is_followed(key, flag):
+    messages = [user("a"), assistant("one", **{key: flag}), user("b"), assistant("two")]
+    assert learned_text(CHATML, {"messages": messages}) == "two<|im_end|>"
+
+
+@pytest.mark.parametrize("mask", [[0, 0, 0, 1], [0, False, None, True], "[1, 0, 1, 1]"])
+def test_a_flag_of_the_row_is_followed(mask):
+    row = {"messages": [user("a"), assistant("one"), user("b"), assistant("two")], "weight": 1}
+    assert learned_text(CHATML, row | {"loss_mask": mask}) == "two<|im_end|>"
+    beside_a_system = row | {"loss_mask": mask, "system": "Be brief."}
+    assert learned_text(CHATML, beside_a_system) == "two<|im_end|>"
+    for key in ("loss_mask", "weight"):
+        with pytest.raises(CannotMask, match="no token of it is in the loss"):
+            found_in(CHATML, row | {key: 0})
+    ids = {"input_ids": [1, 2], "loss_mask": [0, 1], "weight": 0}
+    assert read_conversation(ids).in_loss == [False, False]
 
 
 @pytest.mark.parametrize("empty", ["", "  ", "\u3000", None, []])
@@ -229,3 +250,14 @@ def test_a_template_cannot_reach_python():
         JinjaTemplate("{{ messages.append(1) }}", {}).render([])
     with pytest.raises(ValueError, match="not valid Jinja: line 1"):
         JinjaTemplate("{% for %}", {})
+
+
+@pytest.mark.parametrize("nothing", ["", "null", " null ", "[]", [], None])
+def test_no_tools_and_no_calls_by_any_spelling(nothing):
+    messages = [user("q"), assistant("x", tool_calls=nothing)]
+    conversation = read_conversation({"messages": messages, "tools": nothing})
+    assert not conversation.tools
+    assert not conversation.messages[1].get("tool_calls")
+    assert learned_text(TOOLS, {"messages": messages, "tools": nothing}) == "x<|im_end|>"
+    with pytest.raises(BrokenConversation, match="has no content"):
+        read_conversation({"messages": [user("q"), assistant(None, tool_calls=nothing)]})

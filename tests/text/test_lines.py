@@ -95,7 +95,8 @@ def test_nulls_blank_lines_bad_bytes_and_lone_surrogates(tmp_path):
         b'{"text": "half \\ud83d"}\n{"text": "whole \\ud83d\\ude00", "text2": 1}\n{"text": ""}'
     )
     assert texts_of(path) == ["one", "bad \ufffd byte", "half \ufffd", "whole \U0001f600"]
-    assert counts_of(path) == {"null_documents": 1, "empty_documents": 1, "repaired_documents": 2}
+    left_out = {"null_documents": 1, "empty_documents": 1, "blank_lines": 1}
+    assert counts_of(path) == left_out | {"repaired_documents": 2}
 
 
 @pytest.mark.parametrize("ending", sorted(COMPRESS))
@@ -227,3 +228,28 @@ print(texts_of(Path({str(path)!r})), counts_of(Path({str(path)!r})), peak() - be
     )
     assert done.stdout.startswith("['b'] {'oversized_documents': 1} ")
     assert float(done.stdout.split()[-1]) < 150, "MB"
+
+
+ODD_LINES = [
+    b'{"text":"deep","n":' + b"[" * 1010 + b"]" * 1010 + b"}",
+    b'{"text":"too deep","n":' + b"[" * 90_000 + b"]" * 90_000 + b"}",
+    b'{"text":"NaN","n":NaN}',
+    b'{"text":"half \\ud800"}',
+    b'{"text":"byte \xff"}',
+    b'{"text":"twice","text":"again"}',
+    b'{"text":"large","n":%d}' % 2**70,
+    b'{"text":"huge","n":1e999}',
+    b'{"text":"a control \x01"}',
+    b'{"text":"a comma",}',
+]
+
+
+@pytest.mark.parametrize("neighbor", [b"", b'{"text":"x","n":NaN}', b'{"text":"x"}', b'["x"]'])
+@pytest.mark.parametrize("line", ODD_LINES, ids=range(len(ODD_LINES)))
+def test_whether_a_line_is_broken_does_not_depend_on_its_neighbors(tmp_path, line, neighbor):
+    options = ReadOptions(skip_broken=True)
+    path = tmp_path / "a.jsonl"
+    path.write_bytes(line)
+    alone = texts_of(path, options)
+    path.write_bytes(b"\n".join([neighbor, line, neighbor]))
+    assert [text for text in texts_of(path, options) if text != "x"] == alone

@@ -31,6 +31,7 @@ class ChatBatch(NamedTuple):
     mask: np.ndarray  # (num_tokens,) bool: whether a token is in the loss
     targets: np.ndarray  # (kept,) how many tokens are in the loss
     text_bytes: np.ndarray  # (kept,) bytes of text, special tokens left out
+    lost: tuple[str, int]  # the characters of text that the tokens lack, and of how many
     kept: np.ndarray  # (conversations,) bool
     refused: list[Problem]  # conversations that cannot be masked
     broken: list[Problem]  # rows that are no conversation
@@ -75,6 +76,7 @@ class ChatEncoder:
             mask=mask,
             targets=np.diff(_begins(mask)[bounds]),
             text_bytes=np.diff(_begins(text_sizes)[begins]),
+            lost=self.tokenizer.lost_in([s.text for s in segments if not s.is_special]),
             kept=kept,
             refused=refused,
             broken=broken,

@@ -14,9 +14,11 @@ from collections.abc import Mapping
 from typing import Any, NamedTuple
 
 from tokenmill.chat.message import (
+    ROW_FLAGS,
     BrokenConversation,
     Message,
     decoded,
+    follow_flags,
     parse_row,
     read_message,
     require,
@@ -63,6 +65,8 @@ def read_conversation(
     if column is None and row.get(IDS_COLUMN) is not None:
         return _tokenized(row)
     values, first = _values_of_messages(row, column)
+    _require_no_missing_fields(row, values)
+    values = _with_flags(row, values)
     if row.get("system"):  # beside them, as in LLaMA-Factory's form of ShareGPT
         values = [{"role": "system", "content": row["system"]}, *values]
         first += 1
@@ -110,6 +114,51 @@ def _values_of_messages(row: Mapping[str, Any], column: str | None) -> tuple[lis
     if any(row.values()):
         there = "keys " + ", ".join(key for key in row if row[key] is not None)
     raise BrokenConversation(f"expected {wanted}, found {there}; name the key by --messages-column")
+
+
+def _require_no_missing_fields(row: Mapping[str, Any], values: list[Any]) -> None:
+    """Arrow writes null for a field that only another row's call or tool has, also into jsonl.
+
+    It also gives all messages the same keys, by which null arguments are known that are meant.
+    """
+    keys = [value.keys() for value in values if isinstance(value, dict)]
+    is_arrow = len(keys) > 1 and all(each == keys[0] for each in keys)
+    is_missing = is_arrow and _has_null(values, False)
+    if is_missing or _has_null(row.get("tools"), False):
+        raise BrokenConversation(
+            "a field of arguments or tools is null, as Arrow writes one that is missing: store "
+            "them as JSON text, or leave such fields out"
+        )
+
+
+def _has_null(value: Any, is_free: bool) -> bool:
+    """Whether a field is null where any may be missing: of arguments, or a tool's properties."""
+    if isinstance(value, list):
+        return any(_has_null(item, is_free) for item in value)
+    if not isinstance(value, dict):
+        return False
+    for key, item in value.items():
+        if is_free and item is None and key != "default":  # which may be null in a schema
+            return True
+        if _has_null(item, is_free or key in ("arguments", "properties")):
+            return True
+    return False
+
+
+def _with_flags(row: Mapping[str, Any], values: list[Any]) -> list[Any]:
+    """The messages with what the row says of each, or of all: a list of flags, or 0."""
+    for key, name in ROW_FLAGS.items():
+        flags = decoded(row.get(key), list)
+        if flags is None or flags == 1:
+            continue
+        if not isinstance(flags, list):
+            flags = [flags] * len(values)
+        counts = f"found {len(flags):,} for {len(values):,}"
+        require(len(flags) == len(values), f"expected {key} of a number for each message, {counts}")
+        are_objects = all(isinstance(value, dict) for value in values)
+        require(are_objects, "expected messages that are objects")
+        values = [value | {name: flag} for value, flag in zip(values, flags, strict=True)]
+    return values
 
 
 def _side(value: Any, role: str) -> list[Any]:
@@ -171,6 +220,9 @@ def _tokenized(row: Mapping[str, Any]) -> Tokenized:
     masks = [_mask(name, values, ids) for name, values in columns.items()]
     are_equal = all(mask == masks[0] for mask in masks)
     require(are_equal, f"{' and '.join(columns)} say differently what is in the loss")
+    weight = row.get("weight")
+    if weight is not None and not follow_flags({"weight": weight}):
+        return Tokenized(ids, [False] * len(ids))
     return Tokenized(ids, masks[0])
 
 

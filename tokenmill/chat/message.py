@@ -2,7 +2,7 @@
 
     {"from": "gpt", "value": "Hi"}           {"role": "assistant", "content": "Hi"}       ShareGPT's
     {"role": "user", "content": [...]}       content is text, or a list of parts of text
-    {..., "train": 0}                        not in the loss; so too by `weight`
+    {..., "train": 0}                        not in the loss; so too by the other FLAGS
 
 JSON in a string is decoded where a list or an object is expected: calls and their arguments.
 """
@@ -14,11 +14,14 @@ from typing import Any
 
 import orjson
 
+from tokenmill.text.jsonl import has_long_number
+
 MEDIA = re.compile("image|video|audio|file")  # in the type of a part that is not text
-ZEROS = bytes.maketrans(b"123456789", b"0" * 9)
-LONG_NUMBER = b"0" * 19  # after ZEROS: an integer that may have over 64 bits
 REASONING = ("reasoning_content", "thinking", "reasoning")  # names of a message's reasoning
-FLAGS = ("train", "weight")
+NONE = ("", "null")  # how ShareGPT and `datasets` write a list that is not there
+ROW_FLAGS = {"loss_mask": "loss_mask of the row", "weight": "weight of the row"}
+# by which five trainers' data say whether a message is in the loss, and what its row says of it
+FLAGS = ("train", "weight", "loss", "loss_mask", "trainable", *ROW_FLAGS.values())
 ROLES = ("system", "developer", "user", "assistant", "tool", "function", "ipython", "environment")
 SHAREGPT = dict.fromkeys(("gpt", "chatgpt", "bing", "bard", "model", "function_call"), "assistant")
 SHAREGPT |= {"human": "user", "observation": "tool", "function": "tool"}
@@ -39,8 +42,7 @@ def parse_row(row: str) -> Any:
     """The value of a row of JSON. Raises BrokenConversation."""
     # orjson rejects NaN, and lone surrogates, which JSON can spell and UTF-8 cannot
     with contextlib.suppress(ValueError):
-        # and makes floats of integers over 64 bits
-        if LONG_NUMBER not in row.encode().translate(ZEROS):
+        if not has_long_number(row.encode()):
             return orjson.loads(row)
     try:
         spelled = json.dumps(json.loads(row), ensure_ascii=False)
@@ -51,6 +53,8 @@ def parse_row(row: str) -> Any:
 
 def decoded(value: Any, kind: type) -> Any:
     """The list or object that a text of JSON is, where one is expected; others as they are."""
+    if kind is list and isinstance(value, str) and value.strip() in NONE:
+        return None
     opening = "[" if kind is list else "{"
     if isinstance(value, str) and value.lstrip().startswith(opening):
         with contextlib.suppress(BrokenConversation):
@@ -65,8 +69,10 @@ def read_message(value: Any) -> tuple[Message, bool]:
     """
     require(isinstance(value, dict), "expected an object")
     message = _without_none(value)
-    flags = [message.pop(key) for key in FLAGS if key in message]
-    require(all(flag in (0, 1) for flag in flags), "expected train or weight of 0 or 1")
+    for key in ("tool_calls", "function_call"):
+        if isinstance(message.get(key), str) and not decoded(message[key], list):
+            del message[key]
+    may_be_in_loss = follow_flags({key: message.pop(key) for key in FLAGS if key in message})
     if "role" not in message and isinstance(message.get("from"), str):
         message = _of_sharegpt(message)
     role = message.get("role")
@@ -90,7 +96,15 @@ def read_message(value: Any) -> tuple[Message, bool]:
         calls = decoded(message["tool_calls"], list)
         require(isinstance(calls, list), "expected a list of tool_calls")
         message["tool_calls"] = [_call(decoded(call, dict)) for call in calls]
-    return message, all(flags)
+    return message, may_be_in_loss
+
+
+def follow_flags(flags: dict[str, Any]) -> bool:
+    """Whether what has these flags may be in the loss. Raises BrokenConversation."""
+    for key, flag in flags.items():
+        require(flag in (0, 1), f"expected {key} of 0 or 1, found {flag!r:.40}")
+    require(len(set(flags.values())) < 2, f"{' and '.join(flags)} disagree")
+    return all(flags.values())
 
 
 def _of_sharegpt(message: Message) -> Message:

@@ -55,6 +55,14 @@ class Renderer:
             if normalizer:
                 self._normalized = normalizer.normalize_str
 
+    def unlearned_end(self) -> str | None:
+        """What ends the assistant's turns and is not in the loss: a model would never stop."""
+        if self._rule.is_nanochat:
+            return None
+        from tokenmill.chat.turn_ends import unlearned_end
+
+        return unlearned_end(self._finder.template, self._special)
+
     def render(self, conversation: Conversation | Tokenized) -> list[Segment]:
         """A conversation that begins with BOS. Raises BrokenConversation or CannotMask."""
         bos = self.tokenizer.bos_token

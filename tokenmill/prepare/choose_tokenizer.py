@@ -43,6 +43,12 @@ def find_tokenizer(
     """
     if config.train_size is None:
         tokenizer = load_any(config.tokenizer_name, config.bos_token)
+        if tokenizer.unknown:
+            say(
+                f"warning: tokenizer {tokenizer.name} has no token for some characters, as "
+                f"{tokenizer.unknown[:8]!r}; they are lost from the text, and counted, and more "
+                "than a thousandth of a file's is an error"
+            )
     else:
         path = _path_of_trained(config.tokens_root, config.dataset, config.train_size)
         if path.exists():
@@ -68,7 +74,17 @@ def find_tokenizer(
     by_default = ", by default" if config.tokenizer is None else ""
     say(f"tokenizer: {config.tokenizer_name}{by_default}")
     tokenizer = with_rule(tokenizer, find_chat_rule(config.chat, config.loss))
-    Renderer(tokenizer)  # ValueError if it lacks what the rule needs, or the template is not valid
+    # ValueError if it lacks what the rule needs, or the template is not valid
+    end = Renderer(tokenizer).unlearned_end()
+    if end is None:
+        return tokenizer
+    problem = (
+        f"{config.chat}: the {{% generation %}} blocks of the template leave {end} out of the "
+        "loss, so a model would not learn to stop"
+    )
+    if not config.unended_turns:
+        raise ValueError(f"{problem}; end them after it, or give --unended-turns if that is meant")
+    say(f"warning: {problem}")
     return tokenizer
 
 

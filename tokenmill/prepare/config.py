@@ -58,6 +58,8 @@ class PrepareConfig:
     # a Hugging Face chat template
     chat: str | None = None
     loss: Literal["all", "last"] = "all"  # which turns of the assistant are in the loss
+    # take a chat template whose marks leave what ends a turn out of the loss; by default an error
+    unended_turns: bool = False
     # the column, or key, with the messages, if it is not messages or conversations
     messages_column: str | None = None
     # what tokenizes; auto takes the fastest proven one

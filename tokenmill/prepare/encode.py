@@ -41,6 +41,7 @@ class Encoded(NamedTuple):
     lengths: np.ndarray  # (documents,)
     text_bytes: int
     columns: dict[str, np.ndarray]
+    lost: tuple[str, int]  # the characters of text that the tokens lack, and of how many
     broken: int = 0  # rows that are no conversation
     refused: Sequence[Refused] = ()
 
@@ -79,7 +80,8 @@ def _encode_texts(
     texts = pa.concat_arrays([batch.texts for batch in batches])
     tokens, lengths, _ = encoder.encode(texts)
     encoder.prove(texts, tokens, lengths, proof_sample(shard, first, len(lengths)))
-    return Encoded(batches, tokens, lengths, int(text_lengths(texts).sum()), {})
+    lost = encoder.tokenizer.lost_in(texts.to_pylist()) if encoder.tokenizer.unknown else ("", 0)
+    return Encoded(batches, tokens, lengths, int(text_lengths(texts).sum()), {}, lost)
 
 
 def _encode_conversations(
@@ -109,6 +111,7 @@ def _encode_conversations(
         lengths=encoded.lengths,
         text_bytes=int(encoded.text_bytes.sum()),
         columns=columns,
+        lost=encoded.lost,
         broken=len(encoded.broken),
         refused=[Refused(reason, *located(row)) for row, reason in encoded.refused],
     )

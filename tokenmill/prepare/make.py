@@ -16,6 +16,7 @@ from pathlib import Path
 from tokenmill.prepare.encode import batch_encoder, encoder_of
 from tokenmill.prepare.fetching import fetch_files
 from tokenmill.prepare.made import Record, Types, Work, add_types, facts_of, made
+from tokenmill.prepare.pool import ForAllError
 from tokenmill.prepare.unit_shard import UnitShard
 from tokenmill.store.columns import MASK, META, TARGETS
 from tokenmill.store.schema import LEFT_OUT_COUNTS, dtype_name
@@ -29,6 +30,7 @@ from tokenmill.tokenize.encoder import Encoder
 
 # a shard takes up to this many times the text that was planned, from the sizes of files
 ROOM = 2
+MOST_LOST = 0.001  # of a unit's characters, for which the tokenizer may have no token
 GATHERED_BYTES = BATCH_BYTES // 2
 # a text; or four numbers: documents, tokens, bytes of text, bytes of the unit's files
 Report = Callable[..., None]
@@ -98,6 +100,8 @@ class UnitWriter:
         self._latest: dict[Split, UnitShard] = {}
         self._counts = [Counter[str]() for _ in unit.files]  # what was left out of each
         self._types: Types = {}
+        self._lost = Counter[str]()  # characters that the tokenizer has no token for
+        self._num_characters = 0
         self._first: Split = "val" if unit.files[0].val_share == 1.0 else "train"
         self._begin(self._first)
 
@@ -130,9 +134,25 @@ class UnitWriter:
             counts = Counter[str]()  # those of the unit are in the first shard's record
             if shard is self._shards[0]:
                 counts = sum(self._counts, counts)
+                shared |= self._lost_facts()
             left_out_counts = {name: counts[name] for name in LEFT_OUT_COUNTS}
             records.append(shard.finish(sources, left_out_counts | shared))
         return records
+
+    def _lost_facts(self) -> Record:
+        """How many characters the tokens lack. ForAllError for more than a thousandth."""
+        num_lost = self._lost.total()
+        if not num_lost:
+            return {}
+        if num_lost > MOST_LOST * self._num_characters:
+            commonest = "".join(character for character, _ in self._lost.most_common(8))
+            of = f"{num_lost:,} of {self._num_characters:,} characters, as {commonest!r}"
+            raise ForAllError(
+                f"{self._unit.files[0].shown}: tokenizer {self._tokenizer.name} has no token for "
+                f"{of}, which would be lost; use a tokenizer with all 256 bytes, as gpt2, or "
+                "--tokenizer train:32768"
+            )
+        return {"lost_characters": num_lost, "characters": self._num_characters}
 
     def _begin(self, split: Split) -> None:
         number = sum(shard.split == split for shard in self._shards)
@@ -157,6 +177,12 @@ class UnitWriter:
             encoded = self._encode(shard.name, shard.writer.num_documents, batches)
         except ValueError as error:
             raise ValueError(f"{self._unit.files[batches[0].file].shown}: {error}") from error
+        for batch, kept in zip(batches, encoded.batches, strict=True):
+            num_left_out = len(batch.texts) - len(kept.texts)
+            self._counts[batch.file]["left_out_conversations"] += num_left_out
+        lost, num_characters = encoded.lost
+        self._lost.update(lost)
+        self._num_characters += num_characters
         shard.write(encoded)
         self._report(len(encoded.lengths), len(encoded.tokens), encoded.text_bytes, 0)
 

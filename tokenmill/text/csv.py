@@ -16,9 +16,10 @@ from typing import NamedTuple
 import pyarrow as pa
 
 from tokenmill.text.formats import BATCH_BYTES, ReadOptions, Rows
-from tokenmill.text.source_file import SourceFile
+from tokenmill.text.source_file import SourceFile, require_utf8
 
 LONGEST_CELL = 1 << 27  # bytes; a longer one lacks a quote
+FIRST_BYTES = 1 << 12  # of a file, whose encoding is looked at
 
 Record = list[str]
 
@@ -37,6 +38,7 @@ def read(file: SourceFile, k: int, n: int, options: ReadOptions) -> Iterator[Row
             f"{file.shown}: csv has no conversations; write them as jsonl, parquet or arrow"
         )
     csv.field_size_limit(LONGEST_CELL)
+    _require_utf8(file)
     stream, raw = file.open_text()
     with raw:
         text = io.TextIOWrapper(stream, "utf-8-sig", errors="surrogateescape", newline="")
@@ -77,6 +79,12 @@ def read(file: SourceFile, k: int, n: int, options: ReadOptions) -> Iterator[Row
                 "does"
             ) from error
         yield _rows(records, columns, file.bytes - position, broken)
+
+
+def _require_utf8(file: SourceFile) -> None:
+    stream, raw = file.open_text()
+    with raw:
+        require_utf8(file, stream.read(FIRST_BYTES), True)
 
 
 def _columns(file: SourceFile, header: Record, options: ReadOptions) -> Columns:

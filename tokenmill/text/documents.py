@@ -25,7 +25,15 @@ JOINED_BY = b"\n\n"  # between the texts of several columns
 # characters of white space in a row: tiktoken's regex engine gives up on a million
 MOST_SPACES = 500_000
 SPACES = re.compile(rf"\s{{{MOST_SPACES}}}")
-LEFT_OUT = ("null_documents", "empty_documents", "oversized_documents", "broken_lines")
+# what has no document in a set, so that those after it have another number than in their file
+LEFT_OUT = (
+    "null_documents",
+    "empty_documents",
+    "oversized_documents",
+    "broken_lines",
+    "blank_lines",
+    "left_out_conversations",
+)
 TEXT_TYPES = ("string", "large_string", "string_view")
 
 
@@ -77,7 +85,9 @@ def _batch_of(rows: Rows, number: int, file: SourceFile, options: ReadOptions) -
         file=number,
         row_group=rows.row_group,
         types={name: _type_of(column.type) for name, column in rows.kept.items()},
-        counts=Counter(broken_lines=rows.broken, oversized_documents=rows.oversized),
+        counts=Counter(
+            broken_lines=rows.broken, blank_lines=rows.blank, oversized_documents=rows.oversized
+        ),
         bytes=rows.bytes,
         place=rows.place or _place_in_batch,
     )

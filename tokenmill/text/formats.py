@@ -19,7 +19,8 @@ MAX_DOCUMENT_BYTES = 16 << 20  # longer than any book
 MESSAGES_COLUMNS = ("messages", "conversations", "conversation")
 MASK_COLUMNS = ("loss_mask", "assistant_masks", "completion_mask", "labels")
 UNREADABLE = "tokenmill: unreadable"  # the key of why a row of Arrow is no JSON
-BESIDE = ("system", "tools", "chat_template_kwargs", "attention_mask")  # the messages or ids
+# the messages or ids
+BESIDE = ("system", "tools", "chat_template_kwargs", "attention_mask", "loss_mask", "weight")
 IDS_COLUMN = "input_ids"
 CONVERSATION_COLUMNS = (
     *MESSAGES_COLUMNS,
@@ -86,6 +87,7 @@ class Rows(NamedTuple):
     bytes: int  # of the file that were read for them, for progress
     row_group: int | None = None
     broken: int = 0  # lines that were left out
+    blank: int = 0  # lines that are no document
     oversized: int = 0  # texts that were left out while reading because they are too long
     # where in the file the row with this number is, for errors
     place: Callable[[int], str] | None = None

@@ -18,6 +18,15 @@ from tokenmill.messages import redact
 from tokenmill.text.formats import COMPRESSIONS, TextFormat, format_of
 
 END_BYTES = 1 << 16  # of a file's beginning and end, which tell one file from another
+# how files in other encodings begin; that of UTF-32 begins as that of UTF-16
+OTHER_MARKS = {
+    b"\xff\xfe\0\0": "UTF-32",
+    b"\0\0\xfe\xff": "UTF-32",
+    b"\xff\xfe": "UTF-16",
+    b"\xfe\xff": "UTF-16",
+    b"\x84\x31\x95\x33": "GB18030",
+}
+MOST_NUL = 1 / 8  # of the bytes of text; in UTF-16, half are where it is ASCII
 COMPRESSED_TEXT = 4.0  # bytes of text in a byte of a compressed file, about
 
 
@@ -149,6 +158,21 @@ def changed(file: SourceFile) -> ValueError:
         f"{file.shown}: was written to or replaced while it was prepared; run again when nobody "
         "does that"
     )
+
+
+def require_utf8(file: SourceFile, block: bytes, is_first: bool) -> None:
+    """ValueError if some bytes of a file, perhaps its first, are text in another encoding."""
+    encoding = ""
+    if is_first:
+        marked = [name for mark, name in OTHER_MARKS.items() if block.startswith(mark)]
+        encoding = "".join(marked[:1])
+    if not encoding and block.count(0) > len(block) * MOST_NUL:
+        encoding = "NUL bytes, as in UTF-16 without its mark"
+    if encoding:
+        raise ValueError(
+            f"{file.shown}: expected text in UTF-8, found {encoding}; write it again as UTF-8, "
+            "as by iconv -f UTF-16 -t UTF-8"
+        )
 
 
 @contextlib.contextmanager

@@ -14,17 +14,18 @@ kept in the token set, so ids are decoded as they were made. Three things are le
 import hashlib
 import json
 import os
+import unicodedata
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from itertools import chain
+from itertools import chain, islice
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from tokenmill.extras import MissingExtra, naming_the_extra
 from tokenmill.threads import cached_property
-from tokenmill.tokenize.spelling import Spelling
+from tokenmill.tokenize.spelling import LOW_LINE, Spelling, spells_bytes
 from tokenmill.tokenize.tokenizer import Tokenizer, naming_the_library
 
 if TYPE_CHECKING:
@@ -40,6 +41,8 @@ _OLD_BLOCKS = chain.from_iterable(range(first, last) for first, last in OLD)
 BLOCKS = sorted({*range(1, 0x324), 0xE00}.difference(_OLD_BLOCKS))
 HIDDEN = "\ufdd0"  # a code point that no text should have, by which special tokens are called
 BATCH = 256  # documents that the library encodes at a time
+OF_WORDS = ("WordPiece", "WordLevel")  # models that know words, and not their letters
+UTF8_BYTES = {*range(0xC0), *range(0xC2, 0xF5)}  # that are in valid UTF-8
 
 Parts = dict[str, Any]  # of a tokenizer.json
 
@@ -142,6 +145,66 @@ class HuggingFace(Tokenizer):
             ids += [np.array(encoding.ids, np.uint32) for encoding in encoded]
         return ids
 
+    @cached_property
+    def unknown(self) -> str:
+        """Characters that it has no token for, among one or more of every 256 code points."""
+        return "".join(filter(self._is_lost, _characters_of_all_blocks()))
+
+    def lost_in(self, texts: Sequence[str]) -> tuple[str, int]:
+        """What the ids of texts lack: letters, digits and signs; and of how many characters."""
+        if not self.unknown:
+            return "", 0
+        return "".join(map(self._lost_in_text, texts)), sum(map(len, texts))
+
+    def _lost_in_text(self, text: str) -> str:
+        normalizer = self.encoding_of_texts.normalizer
+        if normalizer:
+            text = normalizer.normalize_str(text)
+        if self.parts["model"].get("type") in OF_WORDS:
+            return self._outside_of_tokens(text)
+        lost = set(filter(self._is_lost, set(text)))
+        return "".join(character for character in text if character in lost) if lost else ""
+
+    def _is_lost(self, character: str) -> bool:
+        """Whether a character by itself has no token: then, but in words, none of its copies."""
+        if character not in self._lost_alone:
+            self._lost_alone[character] = bool(self._outside_of_tokens(character))
+        return self._lost_alone[character]
+
+    @cached_property
+    def _lost_alone(self) -> dict[str, bool]:
+        return {}
+
+    def _outside_of_tokens(self, text: str) -> str:
+        """The letters, digits and signs of a text that are in no token, or in the unknown one."""
+        text = _without_hidden(text)
+        with naming_the_library(self.library, self.name):
+            encoded = self.encoding_of_texts.encode(text, add_special_tokens=False)
+        is_kept = np.zeros(len(text), bool)
+        for id, (begin, end) in zip(encoded.ids, encoded.offsets, strict=True):
+            if id in self._writing_ids:
+                is_kept[begin:end] = True
+        lost = []
+        for character, kept in zip(text, is_kept.tolist(), strict=True):
+            is_whole = kept and self._missing_bytes.isdisjoint(character.encode())
+            if not is_whole and _is_visible(character):
+                lost.append(character)
+        return "".join(lost)
+
+    @cached_property
+    def _writing_ids(self) -> set[int]:
+        """The ids that stand for more than white space, without the unknown token."""
+        model = self.parts["model"]
+        unknown = self._vocab.get(model.get("unk_token"), model.get("unk_id"))
+        return {id for id, token in self.tokens.items() if token.strip() and id != unknown}
+
+    @cached_property
+    def _missing_bytes(self) -> set[int]:
+        """The bytes that a byte-level vocabulary lacks, so that characters lose a part."""
+        if not spells_bytes(self.parts):
+            return set()
+        return UTF8_BYTES.difference(token[0] for token in self.tokens.values() if len(token) == 1)
+
     def decode(self, ids: Sequence[int] | np.ndarray) -> str:
         """Text of ids, special tokens spelled out. ValueError as in `token`."""
         numbers = np.asarray(ids).tolist()
@@ -189,6 +252,20 @@ def _load(parts: Parts, name: str) -> "tokenizers.Tokenizer":
         return tokenizers.Tokenizer.from_str(json.dumps(parts, ensure_ascii=False))
 
 
+def _is_visible(character: str) -> bool:
+    """Whether it is a letter, digit or sign, and not what SentencePiece writes for a space."""
+    return unicodedata.category(character)[0] in "LNPS" and character != LOW_LINE
+
+
+def _characters_of_all_blocks() -> list[str]:
+    """Latin-1, and of each 256 code points the first letter, digit or sign."""
+    characters = [chr(code) for code in range(0x21, 0x100)]
+    for first in range(0x100, 0x110000, 0x100):
+        block = map(chr, range(first, first + 0x100))
+        characters += islice(filter(_is_visible, block), 1)
+    return characters
+
+
 def _digest_of_code_points(loaded: "tokenizers.Tokenizer") -> str:
     texts = []
     for block in BLOCKS:
@@ -219,7 +296,9 @@ def unspelled(tokenizer: HuggingFace) -> Parts:
         model["merges"] = [merge for merge in model["merges"] if _made_of(merge) not in names]
     added = []
     for token in tokenizer.parts.get("added_tokens") or []:
-        added.append(token | {"content": renamed(token["content"])})
+        if token["content"] in names:  # a normalizer may change such a name, or drop it
+            token = token | {"content": names[token["content"]], "normalized": False}
+        added.append(token)
     return tokenizer.parts | {"model": model, "added_tokens": added}
 
 

@@ -21,7 +21,17 @@ PIECES = [
 EMOJI = "😀👩👨🏽🏿❤⚕☠♀0#🏴🇩🇪\U000e0067\U000e007f\u200d\ufe0f\ufe0e\u20e3"
 JAMO = [*range(0x1100, 0x1113), *range(0x1161, 0x1176), *range(0x11A8, 0x11C3), 0x115F]
 INDIC = (range(0x900, 0x1100), range(0x1700, 0x1D00), range(0x11000, 0x12000))
-SPELLED = ("x {0} y{0}", "{0}", "a{0}b", "{0}\u0301", "1{0}2")
+SPELLED = (
+    "x {0} y{0}",
+    "{0}",
+    "a{0}b",
+    "{0}\u0301",
+    "1{0}2",
+    "{0}{0}",
+    "{0} {0}",
+    "b {0}a",
+    "a{0} ",
+)
 COUNTS = (*range(1, 12), 100, 1000)  # of a run
 LONG = 5000
 
@@ -37,8 +47,12 @@ def hard_texts(tokens: Iterable[str]) -> list[str]:
     texts += [unit * LONG for unit in units]
     texts += [f"a{run}b" for run in runs]
     texts += [f"a {run}1" for run in runs]
+    before = ""
     for token in tokens:
-        texts += [form.format(token) for form in SPELLED]
+        for spelled in dict.fromkeys((token, token.lstrip(), token.rstrip(), token.strip())):
+            texts += [form.format(spelled) for form in SPELLED]
+            texts += [f"{spelled} b", f"{before}{spelled}", f"{spelled}{before}c"]
+        before = token
     return [*texts, "\x011\x01"]
 
 

@@ -13,6 +13,7 @@ To the reference go documents with
     numbers beyond ASCII              where a tokenizer splits single digits
 """
 
+import json
 import re
 import unicodedata
 from typing import Any
@@ -25,9 +26,13 @@ from tokenmill.tokenize import patterns
 from tokenmill.tokenize.codepoints import CodePoints, differing_documents
 from tokenmill.tokenize.engine import Encode, Refers
 from tokenmill.tokenize.huggingface import FLAGS, HuggingFace
+from tokenmill.tokenize.spelling import LOW_LINE
 from tokenmill.tokenize.tokenizer import Tokenizer, naming_the_library
 
 NAME = "gigatoken"
+SPACES = (" ", LOW_LINE)
+# of a step that puts a space before a text
+PREFIX = re.compile(r'"add_prefix_space": true|"type": "(Prepend|Metaspace)"')
 # first and last code points that it classes otherwise, with one of patterns.py
 # fmt: off
 DIFFERING = [
@@ -92,6 +97,7 @@ def _flagged_tokens(tokenizer: HuggingFace) -> tuple[list[str], list[str]]:
     """Added tokens that only the library matches; and those of them in the normalized text."""
     # tokens of two kinds may overlap
     has_two_kinds = len({bool(token.get("normalized")) for token in tokenizer.added}) > 1
+    steps = json.dumps([tokenizer.parts.get(part) for part in ("normalizer", "pre_tokenizer")])
     flagged = []
     in_normalized = []
     for token in tokenizer.added:
@@ -103,6 +109,8 @@ def _flagged_tokens(tokenizer: HuggingFace) -> tuple[list[str], list[str]]:
         has_flag = any(token.get(flag) for flag in FLAGS)
         if is_in_normalized or has_flag or (is_normalized and has_two_kinds):
             flagged.append(text)
+        if text[:1] in SPACES and PREFIX.search(steps):  # which the engine adds before it looks
+            flagged.append(text[1:])
     return flagged, in_normalized
 
 

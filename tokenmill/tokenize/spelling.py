@@ -23,6 +23,12 @@ def _byte_characters() -> dict[str, int]:
 BYTE_OF = _byte_characters()
 
 
+def spells_bytes(parts: dict[str, Any]) -> bool:
+    """Whether tokens are spelled in GPT-2's characters for bytes."""
+    steps = [parts.get(part) for part in ("pre_tokenizer", "decoder", "normalizer")]
+    return '"ByteLevel"' in json.dumps(steps)
+
+
 class Spelling:
     """What the names of tokens stand for, by the parts of a tokenizer.json."""
 
@@ -30,7 +36,7 @@ class Spelling:
         steps = [parts.get(part) for part in ("pre_tokenizer", "decoder", "normalizer")]
         text = json.dumps(steps, ensure_ascii=False)
         model = parts["model"]
-        self._by_byte = '"ByteLevel"' in text
+        self._by_byte = spells_bytes(parts)
         self._has_low_lines = '"Metaspace"' in text or LOW_LINE in text
         self._prefix = ""  # of what continues a word
         if not self._by_byte:

@@ -130,6 +130,15 @@ class Tokenizer:
         """Ids of each text, without BOS."""
         return [np.asarray(self.encode(text), np.uint32) for text in texts]
 
+    @property
+    def unknown(self) -> str:
+        """Some of the characters that it has no token for: with all bytes, there are none."""
+        return ""
+
+    def lost_in(self, texts: Sequence[str]) -> tuple[str, int]:
+        """The characters of texts that the ids lack, and of how many it was looked for."""
+        return "", 0
+
     def decode(self, ids: Sequence[int] | np.ndarray) -> str:
         """Text of ids, special tokens spelled out; a character cut in two becomes U+FFFD.
 
