@@ -9,7 +9,9 @@ import pytest
 from making import make_token_set
 
 from tokenmill import Mixture
+from tokenmill.feed.mixture import _require_compatible
 from tokenmill.feed.weights import tokens_of
+from tokenmill.store.token_sets import TokenSet
 
 TOML = """
 removed = ["old"]
@@ -228,3 +230,16 @@ SENSELESS_TOML = [
 def test_a_file_that_makes_no_sense_is_refused_with_its_name(tmp_path, text, told):
     with pytest.raises(ValueError, match=f"mixture.toml: .*{told}"):
         Mixture.load(written(tmp_path, text))
+
+
+def test_ids_of_two_types_are_refused_by_their_types(tmp_path):
+    """As of text with 65,535 ids, and of chats with two more: their tokenizer is the same."""
+    for name, vocab in (("text", 65_535), ("chat", 65_537)):
+        make_token_set(tmp_path / name, [[30] * 9], [[9]], vocab=vocab)
+    sets = {name: TokenSet(tmp_path / name) for name in ("text", "chat")}
+    for token_set in sets.values():
+        token_set.tokenizer["fingerprint"] = "0" * 16
+    with pytest.raises(
+        ValueError, match="ids of one type, found uint16 in 'text', uint32 in 'chat'"
+    ):
+        _require_compatible(sets)

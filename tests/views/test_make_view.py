@@ -185,6 +185,8 @@ WRONG = [
         "sum is of several documents, and a rule sees one document at a time",
     ),
     ({"repeat": "count(*) over ()"}, "a window function is not supported"),
+    ({"where": "len([x for x in [score] if x > 3]) > 0"}, "a lambda or a list comprehension"),
+    ({"where": "list_any_value(list_filter([1], x -> x > 0)) = 1"}, "a lambda or a list"),
     ({"where": "score > (select avg(score) from documents)"}, "a subquery is not supported"),
     ({"where": "random() < 0.1"}, "random does not give the same each time"),
     ({"where": "now() > '2020-01-01'"}, "now does not give the same each time"),

@@ -237,8 +237,15 @@ def _require_compatible(sets: Mapping[str, TokenSet]) -> None:
     """ValueError if sets have different tokenizers, or if two have the same documents as often."""
     tokenizers = {}
     for name, token_set in sets.items():
-        ids = (ids_fingerprint(token_set), token_set.dtype, token_set.bos_id)
+        ids = (ids_fingerprint(token_set), token_set.bos_id)
         tokenizers[ids] = f"{name!r} with {token_set.tokenizer['name']}, {ids[0]}"
+    dtypes = {token_set.dtype: name for name, token_set in sets.items()}
+    if len(tokenizers) == 1 and len(dtypes) > 1:
+        listed = ", ".join(f"{dtype} in {name!r}" for dtype, name in dtypes.items())
+        raise ValueError(
+            f"the sources of a mixture must have ids of one type, found {listed}: the tokens that "
+            "a chat template adds are beyond the 65,536 of uint16; use a tokenizer with fewer"
+        )
     if len(tokenizers) > 1:
         listed = ", ".join(tokenizers.values())
         raise ValueError(

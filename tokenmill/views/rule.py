@@ -79,6 +79,11 @@ class Evaluator:
             kind = node.get("class")
             if kind in REFUSED:
                 raise ValueError(f"{shown}: {REFUSED[kind]} is not supported, as {ONE_BY_ONE}")
+            if kind == "LAMBDA":
+                raise ValueError(
+                    f"{shown}: a lambda or a list comprehension is not supported; use a function "
+                    "of lists, as list_contains(tags, 'en')"
+                )
             if kind == "COLUMN_REF":
                 head, *fields = node["column_names"]
                 yield fields[0] if fields and head.lower() == "documents" else head
