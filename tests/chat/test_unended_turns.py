@@ -67,10 +67,10 @@ def test_marks_that_leave_out_the_end_are_refused_unless_that_is_meant(kind, tmp
     config = config_of(tmp_path, answer, with_im_end)
     said = rf"marked.jinja: .* leave <\|{end}\|> out of the loss, .*--unended-turns"
     with pytest.raises(ValueError, match=said):
-        find_tokenizer(config, [], print)
+        find_tokenizer(config, [], None, print)
     sentences: list[str] = []
     meant = config_of(tmp_path, answer, with_im_end, unended_turns=True)
-    assert find_tokenizer(meant, [], sentences.append)
+    assert find_tokenizer(meant, [], None, sentences.append)
     assert sentences[-1].startswith("warning: ")
     assert f"leave <|{end}|> out of the loss" in sentences[-1]
 
@@ -78,5 +78,7 @@ def test_marks_that_leave_out_the_end_are_refused_unless_that_is_meant(kind, tmp
 @pytest.mark.parametrize("kind", IN_LOSS)
 def test_an_end_in_the_loss_is_taken_without_a_word(kind, tmp_path, with_im_end):
     sentences: list[str] = []
-    assert find_tokenizer(config_of(tmp_path, IN_LOSS[kind], with_im_end), [], sentences.append)
+    assert find_tokenizer(
+        config_of(tmp_path, IN_LOSS[kind], with_im_end), [], None, sentences.append
+    )
     assert not any(sentence.startswith("warning") for sentence in sentences)
