@@ -114,14 +114,17 @@ class BaseLoader(LoaderFacts, Iterator[Arrays], Generic[Arrays]):
     # -------------------------------------------------------------------- iteration
 
     def __iter__(self) -> Self:
-        iteration = self._iteration
-        if self.config.epochs is not None and not iteration.is_kept:
-            # of a position, only the rows may be left that its iteration drops
-            is_at_end = iteration.is_resumed and not self._dealer.has_batch(self.run)
-            if iteration.has_begun or self.run.has_ended or is_at_end:
-                self._move(self.run.next_iteration())
+        if self.config.epochs is not None and not self._iteration.is_kept and self._is_over():
+            self._move(self.run.next_iteration())
         self._iteration = Iteration()
         return self
+
+    def _is_over(self) -> bool:
+        """Whether a `for` begins the next iteration."""
+        if self._iteration.has_begun or self.run.has_ended:
+            return True
+        # after a position, only the rows may be left that its iteration drops
+        return self._iteration.is_resumed and not self._dealer.has_batch(self.run)
 
     def __next__(self) -> Arrays:
         started = time.perf_counter()

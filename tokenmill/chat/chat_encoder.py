@@ -70,13 +70,14 @@ class ChatEncoder:
         text_sizes = [0 if each.is_special else len(each.text.encode()) for each in segments]
         begins = _begins(list(map(len, rendered)))  # of conversations, in segments
         bounds = token_begins[begins]
+        texts = (segment.text for segment in segments if not segment.is_special)
         return ChatBatch(
             tokens=tokens,
             lengths=np.diff(bounds),
             mask=mask,
             targets=np.diff(_begins(mask)[bounds]),
             text_bytes=np.diff(_begins(text_sizes)[begins]),
-            lost=self.tokenizer.lost_in([s.text for s in segments if not s.is_special]),
+            lost=self.tokenizer.lost_in(texts),
             kept=kept,
             refused=refused,
             broken=broken,

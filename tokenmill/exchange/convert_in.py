@@ -124,6 +124,7 @@ def _splits(config: In) -> dict[Split, list[Path]]:
         )
     # by where links lead, so that a file that is named twice comes in once
     paths = {os.path.realpath(path): Path(os.path.abspath(path)) for path in files}
+    # by number, as a document may continue in the next file
     if fraction is not None:
         return {"train": sorted(paths.values(), key=by_number)}
     named = {os.path.realpath(path) for path in config.val_file}

@@ -239,18 +239,18 @@ def _require_compatible(sets: Mapping[str, TokenSet]) -> None:
     for name, token_set in sets.items():
         ids = (ids_fingerprint(token_set), token_set.bos_id)
         tokenizers[ids] = f"{name!r} with {token_set.tokenizer['name']}, {ids[0]}"
-    dtypes = {token_set.dtype: name for name, token_set in sets.items()}
-    if len(tokenizers) == 1 and len(dtypes) > 1:
-        listed = ", ".join(f"{dtype} in {name!r}" for dtype, name in dtypes.items())
-        raise ValueError(
-            f"the sources of a mixture must have ids of one type, found {listed}: the tokens that "
-            "a chat template adds are beyond the 65,536 of uint16; use a tokenizer with fewer"
-        )
     if len(tokenizers) > 1:
         listed = ", ".join(tokenizers.values())
         raise ValueError(
             f"the sources of a mixture must have the same tokenizer, found {listed}; "
             "prepare some of them again with the tokenizer of the others"
+        )
+    dtypes = {token_set.dtype: name for name, token_set in sets.items()}
+    if len(dtypes) > 1:
+        listed = ", ".join(f"{dtype} in {name!r}" for dtype, name in dtypes.items())
+        raise ValueError(
+            f"the sources of a mixture must have ids of one type, found {listed}: the tokens that "
+            "a chat template adds are beyond the 65,536 of uint16; use a tokenizer with fewer"
         )
     names: dict[tuple[str, str], str] = {}
     for name, token_set in sets.items():

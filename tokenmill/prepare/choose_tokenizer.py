@@ -50,34 +50,47 @@ def find_tokenizer(
                 "than a thousandth of a file's is an error"
             )
     else:
-        path = _path_of_trained(config.tokens_root, config.dataset, config.train_size)
-        if path.exists():
-            say(
-                f"using the tokenizer trained before for a data set of this name: {path} (delete "
-                "it to train again)"
-            )
-            trained = Tokenizer.load(path)
-        elif config.dry_run:
+        trained = _trained(config, config.train_size, files, asked, say)
+        if trained is None:
             return None
-        else:
-            _require_no_parts(path, config.part_of)
-            say(
-                f"training a tokenizer of {config.train_size:,} tokens on "
-                f"{' and '.join(config.source)}"
-            )
-            divided, _ = divide(files, find_rule(asked, files))
-            texts = training_texts(divided, config.options, TRAIN_TEXT_BYTES, say)
-            trained = _train(texts, config.train_size, path, say)
         tokenizer = trained.with_ends(config.bos_token)
     if config.chat is None:
         return tokenizer.with_ends(eot_token=config.eot_token)
     by_default = ", by default" if config.tokenizer is None else ""
     say(f"tokenizer: {config.tokenizer_name}{by_default}")
     tokenizer = with_rule(tokenizer, find_chat_rule(config.chat, config.loss))
-    # ValueError if it lacks what the rule needs, or the template is not valid
+    _require_turns_to_end(tokenizer, config, say)
+    return tokenizer
+
+
+def _trained(
+    config: PrepareConfig, size: int, files: Sequence[SourceFile], asked: Rule | None, say: Say
+) -> Tokenizer | None:
+    """The tokenizer that was trained before, or a new one; None if a dry run would train it."""
+    path = _path_of_trained(config.tokens_root, config.dataset, size)
+    if path.exists():
+        say(
+            f"using the tokenizer trained before for a data set of this name: {path} (delete "
+            "it to train again)"
+        )
+        return Tokenizer.load(path)
+    if config.dry_run:
+        return None
+    _require_no_parts(path, config.part_of)
+    say(f"training a tokenizer of {size:,} tokens on {' and '.join(config.source)}")
+    divided, _ = divide(files, find_rule(asked, files))
+    texts = training_texts(divided, config.options, TRAIN_TEXT_BYTES, say)
+    return _train(texts, size, path, say)
+
+
+def _require_turns_to_end(tokenizer: Tokenizer, config: PrepareConfig, say: Say) -> None:
+    """ValueError if what ends a turn is not in the loss, unless that is meant.
+
+    Also if the tokenizer lacks what its chat rule needs, or the template is not valid.
+    """
     end = Renderer(tokenizer).unlearned_end()
     if end is None:
-        return tokenizer
+        return
     problem = (
         f"{config.chat}: the {{% generation %}} blocks of the template leave {end} out of the "
         "loss, so a model would not learn to stop"
@@ -85,7 +98,6 @@ def find_tokenizer(
     if not config.unended_turns:
         raise ValueError(f"{problem}; end them after it, or give --unended-turns if that is meant")
     say(f"warning: {problem}")
-    return tokenizer
 
 
 def _path_of_trained(tokens_root: str, dataset: str, size: int) -> Path:

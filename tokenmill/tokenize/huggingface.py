@@ -16,7 +16,7 @@ import json
 import os
 import unicodedata
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from itertools import chain, islice
 from typing import TYPE_CHECKING, Any
@@ -39,7 +39,8 @@ LEFT_OUT = dict.fromkeys(("truncation", "padding", "post_processor"))
 OLD = ((0x34, 0x4D), (0x4E, 0x9F), (0xAC, 0xD7), (0xD8, 0xF9), (0x200, 0x2A6))
 _OLD_BLOCKS = chain.from_iterable(range(first, last) for first, last in OLD)
 BLOCKS = sorted({*range(1, 0x324), 0xE00}.difference(_OLD_BLOCKS))
-HIDDEN = "\ufdd0"  # a code point that no text should have, by which special tokens are called
+HIDDEN = "\ufdd0"  # no character; special tokens are called by it, and U+FFFD replaces it in texts
+LAST_PLANES = 0x40000  # from here on, Unicode has no letter, digit or sign
 BATCH = 256  # documents that the library encodes at a time
 OF_WORDS = ("WordPiece", "WordLevel")  # models that know words, and not their letters
 UTF8_BYTES = {*range(0xC0), *range(0xC2, 0xF5)}  # that are in valid UTF-8
@@ -150,11 +151,16 @@ class HuggingFace(Tokenizer):
         """Characters that it has no token for, among one or more of every 256 code points."""
         return "".join(filter(self._is_lost, _characters_of_all_blocks()))
 
-    def lost_in(self, texts: Sequence[str]) -> tuple[str, int]:
+    def lost_in(self, texts: Iterable[str]) -> tuple[str, int]:
         """What the ids of texts lack: letters, digits and signs; and of how many characters."""
         if not self.unknown:
             return "", 0
-        return "".join(map(self._lost_in_text, texts)), sum(map(len, texts))
+        lost = ""
+        num_characters = 0
+        for text in texts:
+            lost += self._lost_in_text(text)
+            num_characters += len(text)
+        return lost, num_characters
 
     def _lost_in_text(self, text: str) -> str:
         normalizer = self.encoding_of_texts.normalizer
@@ -260,7 +266,7 @@ def _is_visible(character: str) -> bool:
 def _characters_of_all_blocks() -> list[str]:
     """Latin-1, and of each 256 code points the first letter, digit or sign."""
     characters = [chr(code) for code in range(0x21, 0x100)]
-    for first in range(0x100, 0x110000, 0x100):
+    for first in range(0x100, LAST_PLANES, 0x100):
         block = map(chr, range(first, first + 0x100))
         characters += islice(filter(_is_visible, block), 1)
     return characters

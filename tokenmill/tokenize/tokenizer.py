@@ -16,7 +16,7 @@ import difflib
 import hashlib
 import json
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from types import ModuleType
@@ -135,8 +135,11 @@ class Tokenizer:
         """Some of the characters that it has no token for: with all bytes, there are none."""
         return ""
 
-    def lost_in(self, texts: Sequence[str]) -> tuple[str, int]:
-        """The characters of texts that the ids lack, and of how many it was looked for."""
+    def lost_in(self, texts: Iterable[str]) -> tuple[str, int]:
+        """The characters of texts that the ids lack, and of how many it was looked for.
+
+        Texts are not read where nothing can be lost.
+        """
         return "", 0
 
     def decode(self, ids: Sequence[int] | np.ndarray) -> str:
