@@ -49,8 +49,8 @@ def imports(path) -> set[str]:
     """The modules that a file imports, wherever in it, but for those that only a type checker
     reads.
     """
-    modules = set()
-    unread = set()
+    modules: set[str] = set()
+    unread: set[ast.AST] = set()
     for node in ast.walk(ast.parse(path.read_text())):
         if node in unread or is_type_checking(node):
             unread |= {*ast.iter_child_nodes(node)}
