@@ -28,7 +28,8 @@ CHATML = (
     "{% if add_generation_prompt %}<|im_start|>assistant\n{% endif %}"
 )
 STRIPPING = (  # as Llama 3
-    "{% for m in messages %}<|im_start|>{{ m.role }}\n\n{{ m.content | trim }}<|im_end|>{% endfor %}"
+    "{% for m in messages %}<|im_start|>{{ m.role }}\n\n"
+    "{{ m.content | trim }}<|im_end|>{% endfor %}"
     "{% if add_generation_prompt %}<|im_start|>assistant\n\n{% endif %}"
 )
 # as Mistral: there is no generation prompt, and only turns of the assistant have an end
@@ -47,15 +48,19 @@ REWRITING = (
     "{% if add_generation_prompt %}<|im_start|>assistant\n{% endif %}"
 )
 MARKED = (
-    "{% for m in messages %}<|im_start|>{{ m.role }}\n{% if m.role == 'assistant' %}{% generation %}{{ m.content }}"
+    "{% for m in messages %}<|im_start|>{{ m.role }}\n"
+    "{% if m.role == 'assistant' %}{% generation %}{{ m.content }}"
     "<|im_end|>{% endgeneration %}{% else %}{{ m.content }}<|im_end|>{% endif %}\n{% endfor %}"
 )
 TOOLS = (  # as Hermes: tool calls as JSON, their results in a user's turn
-    "{% if tools %}<|im_start|>system\n{% for t in tools %}{{ t | tojson }}\n{% endfor %}<|im_end|>\n{% endif %}"
-    "{% for m in messages %}{% if m.role == 'tool' %}<|im_start|>user\n<tool_response>\n{{ m.content }}\n"
-    "</tool_response><|im_end|>\n{% else %}<|im_start|>{{ m.role }}\n{% if m.content %}{{ m.content }}{% endif %}"
+    "{% if tools %}<|im_start|>system\n"
+    "{% for t in tools %}{{ t | tojson }}\n{% endfor %}<|im_end|>\n{% endif %}"
+    "{% for m in messages %}{% if m.role == 'tool' %}<|im_start|>user\n"
+    "<tool_response>\n{{ m.content }}\n</tool_response><|im_end|>\n"
+    "{% else %}<|im_start|>{{ m.role }}\n{% if m.content %}{{ m.content }}{% endif %}"
     "{% for c in m.tool_calls %}\n<tool_call>\n"
-    '{"name": "{{ c.function.name }}", "arguments": {{ c.function.arguments | tojson }}}\n</tool_call>'
+    '{"name": "{{ c.function.name }}", "arguments": {{ c.function.arguments | tojson }}}\n'
+    "</tool_call>"
     "{% endfor %}<|im_end|>\n{% endif %}{% endfor %}"
     "{% if add_generation_prompt %}<|im_start|>assistant\n{% endif %}"
 )
@@ -76,21 +81,20 @@ def by_characters(
     messages: list[dict], begin: str, end: str, after: str, change=str
 ) -> tuple[str, list[bool]]:
     """A conversation of `begin` role ... content `end` `after`, letter by letter, and whether each
-    is learned.
+    is in the loss.
 
     The assistant's content and `end` are.
     """
-    text, learned = "", []
+    text = ""
+    in_loss = []
     for message in messages:
-        bears = message["role"] == "assistant"
-        for part, of_turn in (
-            (begin.format(**message), False),
-            (change(message["content"]) + end, True),
-            (after, False),
-        ):
-            text += part
-            learned += [bears and of_turn] * len(part)
-    return text, learned
+        opener = begin.format(**message)
+        content = change(message["content"]) + end
+        text += opener + content + after
+        in_loss += [False] * len(opener)
+        in_loss += [message["role"] == "assistant"] * len(content)
+        in_loss += [False] * len(after)
+    return text, in_loss
 
 
 def user(content) -> dict:
@@ -107,7 +111,8 @@ def call(name: str, arguments) -> dict:
 
 def slow_encode(tokenizer: Tokenizer, row: dict) -> tuple[list[int], list[bool]]:
     """Stretch by stretch and token by token, from the bytes that each token stands for."""
-    ids, mask = [], []
+    ids = []
+    mask = []
     for stretch in Renderer(tokenizer).render(read_conversation(row)):
         if stretch.is_special:
             ids.append(tokenizer.special_tokens[stretch.text])
@@ -115,9 +120,8 @@ def slow_encode(tokenizer: Tokenizer, row: dict) -> tuple[list[int], list[bool]]
             continue
         at = 0
         for id in tokenizer.encode(stretch.text).tolist():
-            first = len(
-                stretch.text.encode()[:at].decode("utf-8", "ignore")
-            )  # the character that it begins in
+            before = stretch.text.encode()[:at].decode("utf-8", "ignore")
+            first = len(before)  # the character that it begins in
             ids.append(id)
             mask.append(any(a <= first < b for a, b in stretch.in_loss))
             at += len(tokenizer.token(id))

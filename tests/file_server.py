@@ -31,22 +31,26 @@ class FileServer(ThreadingHTTPServer):
 
     def __init__(self, files: dict[str, bytes], delay: float = 0.0):
         super().__init__(("127.0.0.1", 0), _Handler)
-        self.files, self.delay, self.served = files, delay, Counter()
+        self.files = files
+        self.delay = delay
+        self.served = Counter()
         self.asked: list[tuple[str, str]] = []  # path, range
         self.faults: dict[str, list[str]] = {}
         self.always: dict[str, str] = {}
         self.location: str | None = None  # where "redirect" sends
         self.sig: str | None = None  # what a plain address must say behind `?sig=`
-        self.lock, self.ended = threading.Lock(), threading.Event()
+        self.lock = threading.Lock()
+        self.ended = threading.Event()
         threading.Thread(target=self.serve_forever, args=(0.02,), daemon=True).start()
 
     @classmethod
     def of(cls, folder, under: str = "set", **more) -> "FileServer":
         """All files of a folder, under a name."""
-        there = [path for path in folder.rglob("*") if path.is_file()]
-        return cls(
-            {f"{under}/{path.relative_to(folder)}": path.read_bytes() for path in there}, **more
-        )
+        files = {}
+        for path in folder.rglob("*"):
+            if path.is_file():
+                files[f"{under}/{path.relative_to(folder)}"] = path.read_bytes()
+        return cls(files, **more)
 
     @property
     def url(self) -> str:
@@ -80,18 +84,19 @@ class Hub(FileServer):
 
     PATH = re.compile(
         r"(?:api/)?(?:datasets/|models/)?(?P<repository>[^/]+/[^/]+?)(?:\.git/info)?"
-        r"(?:/(?P<verb>revision|tree|resolve|paths-info|preupload|commit|lfs)/(?P<revision>[^/]+))?(?:/(?P<name>.*))?"
+        r"(?:/(?P<verb>revision|tree|resolve|paths-info|preupload|commit|lfs)/"
+        r"(?P<revision>[^/]+))?(?:/(?P<name>.*))?"
     )
 
     def __init__(self, repository: str, files: dict[str, bytes]):
-        self.repository, self.commits, self.main, self.token = (
-            repository,
-            {"a" * 40: files},
-            "a" * 40,
-            None,
-        )
+        self.repository = repository
+        self.main = "a" * 40
+        self.commits = {self.main: files}
+        self.token: str | None = None
         self.objects: dict[str, bytes] = {}  # large files that were pushed, by their SHA-256
-        self.pushes, self.resolved, self.signature = 0, 0, uuid.uuid4().hex
+        self.pushes = 0
+        self.resolved = 0
+        self.renew()
         super().__init__(files)
 
     @property
@@ -100,11 +105,12 @@ class Hub(FileServer):
 
     @property
     def ranges(self) -> list[tuple[str, int]]:
-        return [
-            (path, int(found[1]))
-            for path, asked in self.asked
-            if (found := re.match(r"bytes=(\d+)", asked))
-        ]
+        ranges = []
+        for path, asked in self.asked:
+            begin = re.match(r"bytes=(\d+)", asked)
+            if begin:
+                ranges.append((path, int(begin[1])))
+        return ranges
 
     def renew(self) -> None:
         """From now on the URLs that the hub has signed are no longer good."""
@@ -120,87 +126,73 @@ class Hub(FileServer):
             return handler.reply_json({"url": f"{self.url}/datasets/{self.repository}"})
         asked = self.PATH.fullmatch(path)
         if asked and asked["repository"] == "o/renamed":
-            return handler.reply(
-                307, headers={"Location": f"/{path.replace('o/renamed', self.repository)}"}
-            )
+            renamed = path.replace("o/renamed", self.repository)
+            return handler.reply(307, headers={"Location": f"/{renamed}"})
         if asked is None or asked["repository"] != self.repository:
-            return handler.reply(404, headers={"X-Error-Code": "RepoNotFound"})
+            return handler.refuse("RepoNotFound")
         if self.token and handler.headers.get("Authorization") != f"Bearer {self.token}":
-            return handler.reply(401, headers={"X-Error-Code": "RepoNotFound"})
-        return self.of_repository(
-            handler, asked["verb"], asked["revision"], asked["name"] or "", body
-        )
+            return handler.refuse("RepoNotFound", status=401)
+        name = asked["name"] or ""
+        return self.of_repository(handler, asked["verb"], asked["revision"], name, body)
 
     def of_repository(self, handler, verb, revision, name: str, body: bytes) -> None:
         commit = self.main if revision in ("main", "objects", None) else revision
         if commit not in self.commits:
-            return handler.reply(404, headers={"X-Error-Code": "RevisionNotFound"})
+            return handler.refuse("RevisionNotFound")
         files = self.commits[commit]
         if verb in ("revision", None):
-            return handler.reply_json(
-                {"id": self.repository, "sha": commit, "siblings": [], "tags": []}
-            )
+            facts = {"id": self.repository, "sha": commit, "siblings": [], "tags": []}
+            return handler.reply_json(facts)
         if verb == "tree":
-            below = [
-                _entry(one, data)
-                for one, data in files.items()
-                if one.startswith(f"{name}/" if name else "")
-            ]
-            return (
-                handler.reply_json(below)
-                if below
-                else handler.reply(404, headers={"X-Error-Code": "EntryNotFound"})
-            )
+            folder = f"{name}/" if name else ""
+            below = [_entry(path, files[path]) for path in files if path.startswith(folder)]
+            return handler.reply_json(below) if below else handler.refuse("EntryNotFound")
         if verb == "paths-info":
             wanted = parse_qs(body.decode())["paths"]
-            return handler.reply_json([_entry(one, files[one]) for one in wanted if one in files])
+            entries = [_entry(path, files[path]) for path in wanted if path in files]
+            return handler.reply_json(entries)
         if verb == "resolve":
             self.resolved += 1
             if name not in files:
-                return handler.reply(404, headers={"X-Error-Code": "EntryNotFound"})
+                return handler.refuse("EntryNotFound")
             # another host, as the hub's is: a token must not follow
-            there = f"http://localhost:{self.server_port}/cdn/{commit}/{quote(name)}?signature={self.signature}"
-            told = {
+            host = f"http://localhost:{self.server_port}"
+            headers = {
+                "Location": f"{host}/cdn/{commit}/{quote(name)}?signature={self.signature}",
+                "X-Linked-Size": str(len(files[name])),
                 "X-Linked-ETag": f'"{hashlib.sha256(files[name]).hexdigest()}"',
                 "X-Repo-Commit": commit,
             }
-            return handler.reply(
-                302, headers={"Location": there, "X-Linked-Size": str(len(files[name])), **told}
-            )
+            return handler.reply(302, headers=headers)
         return self.of_push(handler, verb, body)
 
     def of_push(self, handler, verb: str, body: bytes) -> None:
-        """What huggingface_hub asks to push: which files are large, where to, and a commit of them."""
+        """What huggingface_hub asks to push: which files are large, where to, and a commit."""
         if verb == "preupload":
-            kinds = [
-                (one["path"], one["path"].endswith((".bin", ".idx")))
-                for one in json.loads(body)["files"]
-            ]
-            more = {"shouldIgnore": False, "oid": None}
-            told = [
-                {"path": path, "uploadMode": "lfs" if large else "regular", **more}
-                for path, large in kinds
-            ]
-            return handler.reply_json({"files": told})
+            files = []
+            for file in json.loads(body)["files"]:
+                mode = "lfs" if file["path"].endswith((".bin", ".idx")) else "regular"
+                answer = {"path": file["path"], "uploadMode": mode}
+                files.append({**answer, "shouldIgnore": False, "oid": None})
+            return handler.reply_json({"files": files})
         if verb == "lfs":
-            objects = [
-                {"oid": one["oid"], "size": one["size"]} for one in json.loads(body)["objects"]
-            ]
-            for one in objects:
-                if one["oid"] not in self.objects:
-                    one["actions"] = {"upload": {"href": f"{self.url}/lfs/{one['oid']}"}}
+            objects = []
+            for asked in json.loads(body)["objects"]:
+                oid = asked["oid"]
+                objects.append({"oid": oid, "size": asked["size"]})
+                if oid not in self.objects:
+                    objects[-1]["actions"] = {"upload": {"href": f"{self.url}/lfs/{oid}"}}
             return handler.reply_json({"transfer": "basic", "objects": objects})
         self.pushes += 1
         for line in map(json.loads, body.splitlines()):
+            value = line["value"]
             if line["key"] == "file":
-                self.files[line["value"]["path"]] = base64.b64decode(line["value"]["content"])
+                self.files[value["path"]] = base64.b64decode(value["content"])
             if line["key"] == "lfsFile":
-                self.files[line["value"]["path"]] = self.objects[line["value"]["oid"]]
-        found = {
-            "commitUrl": f"{self.url}/datasets/{self.repository}/commit/{self.main}",
-            "commitOid": self.main,
-        }
-        return handler.reply_json({**found, "hookOutput": "", "pullRequestUrl": None})
+                self.files[value["path"]] = self.objects[value["oid"]]
+        url = f"{self.url}/datasets/{self.repository}/commit/{self.main}"
+        pushed = {"commitUrl": url, "commitOid": self.main}
+        return handler.reply_json({**pushed, "hookOutput": "", "pullRequestUrl": None})
 
     def of_cdn(self, handler, path: str) -> None:
         if parse_qs(urlsplit(handler.path).query)["signature"] != [self.signature]:
@@ -241,54 +233,67 @@ class _Handler(BaseHTTPRequestHandler):
     def serve(self, path: str, data: bytes | None) -> None:
         """Serves a file, or the fault that was ordered."""
         server = self.server
-        with server.lock:
-            server.asked.append((path, self.headers.get("Range", "")))
-            waiting = server.faults.get(path)
-            fault = waiting.pop(0) if waiting else None
-        fault = fault or next((what for part, what in server.always.items() if part in path), None)
+        fault = self.fault_of(path)
         if data is None:
             return self.reply(404)
-        if server.sig is not None and parse_qs(urlsplit(self.path).query).get("sig") != [
-            server.sig
-        ]:
+        signed = parse_qs(urlsplit(self.path).query).get("sig")
+        if server.sig is not None and signed != [server.sig]:
             return self.reply(403)
         if fault == "redirect":
             return self.reply(302, headers={"Location": server.location} if server.location else {})
         if fault in ("503", "429", "403", "301"):
             return self.reply(int(fault), headers={"Retry-After": "0"})
-        status, headers = 200, {"Accept-Ranges": "bytes"}
+        status = 200
+        headers = {"Accept-Ranges": "bytes"}
         asked = re.fullmatch(r"bytes=(\d+)-(\d*)", self.headers.get("Range", ""))
         if asked and fault != "whole":
-            first, last = int(asked[1]), int(asked[2] or len(data) - 1)
+            first = int(asked[1])
+            last = int(asked[2] or len(data) - 1)
             if first >= len(data):
                 return self.reply(416)
+            status = 206
             headers["Content-Range"] = f"bytes {first}-{last}/{len(data)}"
-            status, data = 206, data[first : last + 1]
+            data = data[first : last + 1]
         if fault == "flip":
             data = bytes([data[0] ^ 1]) + data[1:]
         if fault == "short":
             data = data[: len(data) // 2]
-        half = (
-            data[: len(data) // 2]
-            if fault in ("drop", "stall")
-            else b""
-            if fault == "trickle"
-            else data
-        )
-        self.reply(status, data, headers, half)
-        if fault == "stall":
-            self.wfile.flush()
-            server.ended.wait(30)
-        for byte in data[:600] if fault == "trickle" else b"":
-            self.wfile.write(bytes([byte]))
-            self.wfile.flush()
-            time.sleep(0.02)
-        if half is not data:
+        if fault in ("drop", "stall", "trickle"):
             self.close_connection = True
-        elif self.command != "HEAD":
+            return self.serve_in_part(fault, status, data, headers)
+        self.reply(status, data, headers)
+        if self.command != "HEAD":
             with server.lock:
                 server.served[path] += len(data)
         return None
+
+    def fault_of(self, path: str) -> str | None:
+        server = self.server
+        with server.lock:
+            server.asked.append((path, self.headers.get("Range", "")))
+            faults = server.faults.get(path)
+            if faults:
+                return faults.pop(0)
+        for part, fault in server.always.items():
+            if part in path:
+                return fault
+        return None
+
+    def serve_in_part(self, fault: str, status: int, data: bytes, headers) -> None:
+        if fault == "trickle":
+            self.reply(status, data, headers, sent=b"")
+            for byte in data[:600]:
+                self.wfile.write(bytes([byte]))
+                self.wfile.flush()
+                time.sleep(0.02)
+            return
+        self.reply(status, data, headers, sent=data[: len(data) // 2])
+        if fault == "stall":
+            self.wfile.flush()
+            self.server.ended.wait(30)
+
+    def refuse(self, code: str, status: int = 404) -> None:
+        self.reply(status, headers={"X-Error-Code": code})
 
     def reply_json(self, value) -> None:
         self.reply(200, json.dumps(value).encode(), {"Content-Type": "application/json"})

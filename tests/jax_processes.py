@@ -6,6 +6,7 @@ import re
 import socket
 import subprocess
 import sys
+from itertools import chain
 from pathlib import Path
 
 from making import ROOT
@@ -25,9 +26,12 @@ def tell(value):
     open(f"{{folder}}/{{process}}.json", "w").write(json.dumps(value))
 
 def held(array):
-    '''The rows of a global array on this process's devices, by their place in it, and their columns.'''
-    parts = array.addressable_shards
-    return [[*(axis.start or 0 for axis in part.index), np.asarray(part.data).tolist()] for part in parts]
+    '''A global array's rows on this process's devices, by their place in it, and their columns.'''
+    parts = []
+    for part in array.addressable_shards:
+        place = [axis.start or 0 for axis in part.index]
+        parts.append([*place, np.asarray(part.data).tolist()])
+    return parts
 
 def tried(make):
     try:
@@ -69,22 +73,20 @@ def run_processes(
     """
     port = free_port()
     pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
-    begun = [
-        subprocess.Popen(
-            [*map(str, [*command, number, processes, port, *arguments])], **pipes, **settings
-        )
-        for number in range(processes)
-    ]
+    begun = []
+    for number in range(processes):
+        words = map(str, [*command, number, processes, port, *arguments])
+        begun.append(subprocess.Popen([*words], **pipes, **settings))
     try:
-        return [subprocess.CompletedProcess(one.args, *wait(one)) for one in begun]
+        return [done(process) for process in begun]
     finally:
-        for one in begun:
-            one.kill()
+        for process in begun:
+            process.kill()
 
 
-def wait(process: subprocess.Popen) -> tuple[int, str, str]:
+def done(process: subprocess.Popen) -> subprocess.CompletedProcess:
     out, err = process.communicate(timeout=180)
-    return process.returncode, out, err
+    return subprocess.CompletedProcess(process.args, process.returncode, out, err)
 
 
 def free_port() -> int:
@@ -96,9 +98,9 @@ def free_port() -> int:
 def global_array(told: list) -> list[list[int]]:
     """The rows of a global array from what `held` gave on each process, whose copies must agree."""
     cells: dict[tuple[int, int], list[int]] = {}
-    for row, column, values in (part for process in told for part in process):
-        for number, some in enumerate(values):
-            assert cells.setdefault((row + number, column), some) == some
+    for row, column, values in chain(*told):
+        for number, value in enumerate(values, row):
+            assert cells.setdefault((number, column), value) == value
     rows: dict[int, list[int]] = {}
     for row, column in sorted(cells):
         assert len(rows.setdefault(row, [])) == column

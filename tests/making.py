@@ -10,6 +10,7 @@ import sys
 import textwrap
 import time
 from dataclasses import replace
+from itertools import product
 from pathlib import Path
 
 import numpy as np
@@ -25,7 +26,8 @@ from tokenmill.store.token_sets import SMALL_FILES, checksums_of_files, digest_o
 from tokenmill.tokenize.chat_rule import ChatRule
 
 ROOT = Path(__file__).resolve().parents[1]
-BOS, VOCAB = 0, 1000
+BOS = 0
+VOCAB = 1000
 SYLLABLES = [
     "mil",
     "to",
@@ -57,7 +59,7 @@ ODDITIES = [
     "x_y",
     "42",
 ]
-WORDS = [a + b for a in SYLLABLES for b in SYLLABLES] + ODDITIES * 5
+WORDS = [*map("".join, product(SYLLABLES, repeat=2)), *ODDITIES * 5]
 
 
 def make_text(documents: int, seed: int, words: int = 200) -> list[str]:
@@ -89,8 +91,8 @@ def make_token_set(
     rng = np.random.default_rng(seed)
     folder.mkdir(parents=True)
     shards = []
-    for split, many in (("train", train), ("val", val)):
-        for number, lengths in enumerate(many):
+    for split, lengths_of_shards in (("train", train), ("val", val)):
+        for number, lengths in enumerate(lengths_of_shards):
             name = f"{split}_{number}.000"
             with ShardWriter(folder, name, "uint16" if vocab <= 65536 else "uint32") as writer:
                 tokens = rng.integers(1, vocab, sum(lengths))
@@ -225,7 +227,8 @@ def on_ranks(code, tmp_path, ranks=2, spawned=False):
         "import torch.distributed as dist\n"
         "from data import RowLoader\n"
         "if __name__ == '__main__': dist.init_process_group('gloo')\n"
-        "def tell(value): open(f'{sys.argv[1]}/{dist.get_rank()}.json', 'w').write(json.dumps(value))\n"
+        "def tell(value):\n"
+        "    open(f'{sys.argv[1]}/{dist.get_rank()}.json', 'w').write(json.dumps(value))\n"
         + (f"if __name__ == '__main__':\n{textwrap.indent(code, '    ')}" if spawned else code)
         + "if __name__ == '__main__':\n    dist.barrier(); dist.destroy_process_group()\n"
     )
@@ -240,7 +243,8 @@ def make_chat_set(
     """A chat set of random ids: lengths as of `make_token_set`, and a loss mask of random spans."""
     make_token_set(folder, train, val, seed, vocab)
     rng = np.random.default_rng(seed + 1)
-    manifest, shards = read_manifest(folder), []
+    manifest = read_manifest(folder)
+    shards = []
     for entry in manifest["shards"]:
         record = json.loads((folder / "shards" / f"{entry['name']}.json").read_text())
         tokens = np.fromfile(

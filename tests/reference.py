@@ -1,6 +1,6 @@
 """The slow, obvious reference of what a loader deals, and how to look at batches and positions."""
 
-from itertools import count, pairwise
+from itertools import count, islice, pairwise
 
 from tokenmill.feed.config import VAL_SEED
 from tokenmill.rows import windows as window_sizes
@@ -18,7 +18,8 @@ PACKINGS = [
     {"packing": "best_fit", "shuffle": False},
     {"packing": "concat", "shuffle": False},
 ]
-SEQ_LEN, SEED = 16, 1337
+SEQ_LEN = 16
+SEED = 1337
 
 
 def reference_rows(
@@ -37,25 +38,30 @@ def reference_rows(
     token_set = TokenSet(path)
     shards = [token_set.open(entry) for entry in token_set.split(split)]
     shards = [(shard.tokens.tolist(), shard.offsets.tolist()) for shard in shards]
+    shard_tokens = [len(tokens) for tokens, _ in shards]
     seed = seed if split == "train" else VAL_SEED
-    for epoch in count() if epochs is None else range(epochs):
+    of_source = [number_of(name)] if name else []
+    for epoch in islice(count(), epochs):
         drawn = epoch if shuffle and split == "train" else 0
-        windows = reference_windows(
-            [len(t) for t, _ in shards], seed if shuffle else None, drawn, name
-        )
+        windows = reference_windows(shard_tokens, seed if shuffle else None, drawn, name)
         for window, slices in enumerate(windows):
-            key = (seed, drawn, window, *([number_of(name)] if name else []))
+            key = (seed, drawn, window, *of_source)
             if packing == "best_fit":
-                documents = [
-                    t[a:b]
-                    for i, x, y in slices
-                    for t, o in [shards[i]]
-                    for a, b in pairwise(o)
-                    if x <= a < y
-                ]
+                documents = documents_of(shards, slices)
                 yield from packed(documents, long_documents, key, token_set.bos_id)
             else:
                 yield from cut(shards, slices, packing, shuffle, key)
+
+
+def documents_of(shards, slices):
+    """The documents that begin in the slices."""
+    documents = []
+    for shard, first, last in slices:
+        tokens, offsets = shards[shard]
+        for begin, end in pairwise(offsets):
+            if first <= begin < last:
+                documents.append(tokens[begin:end])
+    return documents
 
 
 def reference_windows(shard_tokens, seed, drawn, name=""):
@@ -63,19 +69,16 @@ def reference_windows(shard_tokens, seed, drawn, name=""):
     begins it).
     """
     size = window_sizes.DEFAULT_WINDOW_SIZE
-    slices = [
-        (i, a, min(a + size.slice, n))
-        for i, n in enumerate(shard_tokens)
-        for a in range(0, n, size.slice)
-    ]
+    slices = []
+    for shard, tokens in enumerate(shard_tokens):
+        for begin in range(0, tokens, size.slice):
+            slices.append((shard, begin, min(begin + size.slice, tokens)))
     total = sum(shard_tokens)
     windows = [[] for _ in range(max(1, round(total / size.window)))]
-    order = (
-        range(len(slices))
-        if seed is None
-        else permutation(len(slices), "slices", seed, name, drawn)
-    )
-    order = list(order) if seed is None else systematic(list(order), len(windows))
+    order = range(len(slices))
+    if seed is not None:
+        order = permutation(len(slices), "slices", seed, name, drawn)
+        order = systematic(list(order), len(windows))
     done = number = 0
     for i in order:
         done += slices[i][2] - slices[i][1]
@@ -89,36 +92,30 @@ def systematic(drawn, windows):
     """Slices in an order whose windows each have one of every so many neighbors; `drawn` says
     which.
     """
-    groups = [
-        [i for i in drawn if i // windows == number] for number in range(-(-len(drawn) // windows))
-    ]
-    mixed = [i for group in groups for i in group]
-    return [i for window in range(windows) for i in mixed[window::windows]]
+    mixed = sorted(drawn, key=lambda i: i // windows)  # neighbors as they were drawn
+    order = []
+    for window in range(windows):
+        order += mixed[window::windows]
+    return order
 
 
 def cut(shards, slices, packing, shuffle, key):
     """Rows that ignore documents, of the shards that they begin in."""
     row_len = SEQ_LEN + 1
     places = []
-    for i, begin, end in slices:
-        found = [
-            at for at in range(0, len(shards[i][0]) - row_len + 1, SEQ_LEN) if begin <= at < end
-        ]
-        places += [(i, begin, min(end, len(shards[i][0]) - row_len + 1), at) for at in found]
-    order = (
-        permutation(len(places), "rows", *key)
-        if shuffle or packing == "random"
-        else range(len(places))
-    )
-    places = [places[n] for n in order]
-    if packing == "random":
-        bits = random_bits(len(places), "places", *key).tolist()
-        places = [
-            (i, 0, 0, begin + luck % (end - begin))
-            for (i, begin, end, _), luck in zip(places, bits, strict=True)
-        ]
-    for i, _, _, at in places:
-        yield shards[i][0][at : at + row_len]
+    for shard, begin, end in slices:
+        tokens = shards[shard][0]
+        end = min(end, len(tokens) - row_len + 1)
+        for at in range(0, end, SEQ_LEN):
+            if begin <= at:
+                places.append((tokens, begin, end, at))
+    if shuffle or packing == "random":
+        places = [places[n] for n in permutation(len(places), "rows", *key)]
+    bits = random_bits(len(places), "places", *key).tolist()
+    for (tokens, begin, end, at), luck in zip(places, bits, strict=True):
+        if packing == "random":
+            at = begin + luck % (end - begin)
+        yield tokens[at : at + row_len]
 
 
 def packed(documents, long_documents, key, bos_id):
@@ -128,10 +125,11 @@ def packed(documents, long_documents, key, bos_id):
     for first, last in pairwise(plan.row_offsets):
         row = []
         for piece in range(first, last):
-            start, length = int(plan.start[piece]), int(plan.length[piece])
-            row += [bos_id] * bool(plan.bos[piece]) + documents[plan.document[piece]][
-                start : start + length
-            ]
+            start = int(plan.start[piece])
+            end = start + int(plan.length[piece])
+            if plan.bos[piece]:
+                row.append(bos_id)
+            row += documents[plan.document[piece]][start:end]
         yield row
 
 

@@ -11,6 +11,8 @@ Left out: differences that only three characters show, except for the letters of
 contractions ('s, 'll), which patterns match in any case. A sample of every shard is proven too.
 """
 
+from itertools import chain, product
+
 import numpy as np
 import pyarrow as pa
 
@@ -23,13 +25,14 @@ from tokenmill.tokenize.tokenizer import Tokenizer
 CONTEXTS = ("a{}", "A{}", "1{}", "!{}", " {}", "{}a", "{}A")
 CONTRACTIONS = ("'{}", "'{}l", "'l{}", "'{}e", "'r{}", "'v{}")
 CONTRACTED = set("sdmtlver")
-SHIPPED = [code for first, last in referred.DIFFERING for code in range(first, last + 1)]
+SHIPPED = [*chain(*(range(first, last + 1) for first, last in referred.DIFFERING))]
 
 
 def join_showing_ranks() -> dict[bytes, int]:
     """A vocabulary of bytes, and of pairs that cross from one character into the next."""
-    pairs = (bytes([x, y]) for x in range(256) for y in range(256) if not 0x80 <= y < 0xC0)
-    return {token: rank for rank, token in enumerate([*(bytes([b]) for b in range(256)), *pairs])}
+    begins = [*range(0x80), *range(0xC0, 0x100)]  # of characters
+    tokens = [*product(range(256)), *product(range(256), begins)]
+    return {bytes(token): rank for rank, token in enumerate(tokens)}
 
 
 def differing_code_points(pattern: str, among=range(0x110000)) -> list[int]:
@@ -38,21 +41,17 @@ def differing_code_points(pattern: str, among=range(0x110000)) -> list[int]:
     """
     ranks = join_showing_ranks()
     tokenizer = Tokenizer("joins", pattern, ranks, {"<|bos|>": len(ranks)}, "<|bos|>")
-    by_tiktoken, characters = (
-        reference(tokenizer),
-        [chr(code) for code in among if not 0xD800 <= code < 0xE000],
-    )
+    by_tiktoken = reference(tokenizer)
     by_engine = as_used(gigatoken.make(tokenizer), pattern, by_tiktoken)
-    folding = [c for c in characters if CONTRACTED & {c.lower(), c.upper().lower(), c.casefold()}]
-    found = set()
-    for contexts, some in ((CONTEXTS, characters), (CONTRACTIONS, folding)):
+    every = [chr(code) for code in among if not 0xD800 <= code < 0xE000]
+    folding = [c for c in every if CONTRACTED & {c.lower(), c.upper().lower(), c.casefold()}]
+    differing = set()
+    for contexts, characters in ((CONTEXTS, every), (CONTRACTIONS, folding)):
         for context in contexts:
-            documents = pa.array([context.format(c) for c in some], pa.large_string())
-            found |= {
-                ord(some[i])
-                for i in differing_documents(by_engine(documents), by_tiktoken(documents))
-            }
-    return sorted(found)
+            documents = pa.array([context.format(c) for c in characters], pa.large_string())
+            for i in differing_documents(by_engine(documents), by_tiktoken(documents)):
+                differing.add(ord(characters[i]))
+    return sorted(differing)
 
 
 def as_used(by_engine, pattern: str, by_reference):
@@ -61,16 +60,15 @@ def as_used(by_engine, pattern: str, by_reference):
         return by_engine
 
     def encode(documents):
-        (ids, offsets), refer = (
-            by_engine(documents),
-            CodePoints(patterns.numbers()).among(documents),
-        )
-        others, edges = by_reference(documents.filter(pa.array(refer)))
-        parts, instead = np.split(ids, offsets[1:-1]), iter(np.split(others, edges[1:-1]))
-        parts = [
-            next(instead) if is_left else part for part, is_left in zip(parts, refer, strict=True)
-        ]
+        refer = CodePoints(patterns.numbers()).among(documents)
+        parts = split(*by_engine(documents))
+        instead = split(*by_reference(documents.filter(pa.array(refer))))
+        for i, part in zip(np.flatnonzero(refer), instead, strict=False):  # of none, one is empty
+            parts[i] = part
         return np.concatenate(parts), np.cumsum([0, *map(len, parts)])
+
+    def split(ids, offsets):
+        return np.split(ids, offsets[1:-1])
 
     return encode
 
@@ -86,13 +84,7 @@ def as_ranges(code_points: list[int]) -> list[tuple[int, int]]:
 
 if __name__ == "__main__":
     for pattern, name in gigatoken.PRETOKENIZERS.items():
-        found = differing_code_points(pattern)
-        new = sorted(set(found) - set(SHIPPED))
-        print(
-            name,
-            len(found),
-            "code points,",
-            as_ranges(new) if new else "none",
-            "not shipped",
-            flush=True,
-        )
+        differing = differing_code_points(pattern)
+        new = sorted(set(differing) - set(SHIPPED))
+        shown = as_ranges(new) if new else "none"
+        print(f"{name} {len(differing)} code points, {shown} not shipped", flush=True)

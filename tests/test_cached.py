@@ -1,4 +1,4 @@
-"""Properties that are computed once: by whichever thread, and in a child that was forked meanwhile."""
+"""Properties that are computed once: by whichever thread, and in a child that is forked."""
 
 import os
 import re
@@ -14,7 +14,8 @@ class Slow:
     """One whose value takes as long as it is told."""
 
     def __init__(self, wait):
-        self.made, self._wait = 0, wait
+        self.made = 0
+        self._wait = wait
 
     @cached_property
     def value(self):
@@ -25,7 +26,8 @@ class Slow:
 
 
 def test_a_child_that_is_forked_while_a_thread_computes_one_computes_its_own():
-    begun, go_on = threading.Event(), threading.Event()
+    begun = threading.Event()
+    go_on = threading.Event()
     busy = Slow(lambda: (begun.set(), go_on.wait()))
     thread = threading.Thread(target=lambda: busy.value)
     thread.start()

@@ -43,8 +43,8 @@ def glue(name):
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory):
     """A folder with one token set: epochs of some 80 batches."""
-    cwd, lengths = tmp_path_factory.mktemp("clients"), random.Random(0)
-    train = [[lengths.randint(5, 150) for _ in range(70)] for _ in range(2)]
+    cwd = tmp_path_factory.mktemp("clients")
+    train = random_lengths(0, 5, 150, documents=70)
     make_token_set(cwd / "data" / "tokens" / "one", train=train, val=[[40, 50, 60, 70, 80, 90] * 3])
     return cwd
 
@@ -52,37 +52,39 @@ def folder(tmp_path_factory):
 @pytest.fixture(scope="module")
 def chats(tmp_path_factory):
     """A folder with one chat set, some of whose conversations are longer than a row."""
-    cwd, lengths = tmp_path_factory.mktemp("chatting"), random.Random(1)
-    train = [[lengths.randint(9, 90) for _ in range(90)] for _ in range(2)]
+    cwd = tmp_path_factory.mktemp("chatting")
+    train = random_lengths(1, 9, 90, documents=90)
     make_chat_set(cwd / "data" / "tokens" / "CHATS", train=train, val=[[40, 50, 60] * 6])
     return cwd
 
 
+def random_lengths(seed, least, most, documents):
+    """Of two shards."""
+    rng = random.Random(seed)
+    lengths = [rng.randint(least, most) for _ in range(2 * documents)]
+    return [lengths[:documents], lengths[documents:]]
+
+
+SLOW = [pair for pair in product(EXPECTED, (1, 2)) if pair != FAST]
+
+
 @pytest.mark.parametrize(
-    ("name", "ranks"),
-    [
-        FAST,
-        *(
-            pytest.param(*one, marks=pytest.mark.slow)
-            for one in product(EXPECTED, (1, 2))
-            if one != FAST
-        ),
-    ],
+    ("name", "ranks"), [FAST, *(pytest.param(*pair, marks=pytest.mark.slow) for pair in SLOW)]
 )
 def test_a_resumed_run_sees_exactly_the_rows_of_the_unbroken_one(
     folder, chats, tmp_path, name, ranks
 ):
     (tmp_path / "glue.py").write_text(glue(name) if name != "nanogpt" else "")
-    python = (
-        [sys.executable]
-        if ranks == 1
-        else [sys.executable, "-m", "torch.distributed.run", "--standalone"]
-    )
-    python += [] if ranks == 1 else ["--nproc-per-node", str(ranks)]
-    chat, _, framework = name.rpartition("-")
-    cwd = chats if chat else folder
-    script = LOOPS / f"{'chat_' if chat else ''}by_{framework}.py"
-    command = [*python, script, tmp_path / "glue.py", str(ranks), tmp_path]
+    command = [sys.executable]
+    if ranks > 1:
+        command += ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node", str(ranks)]
+    if name.startswith("chat-"):
+        cwd = chats
+        script = f"chat_by_{name.removeprefix('chat-')}.py"
+    else:
+        cwd = folder
+        script = f"by_{name}.py"
+    command += [LOOPS / script, tmp_path / "glue.py", str(ranks), tmp_path]
     env = dict(os.environ, PYTHONPATH=str(ROOT), OMP_NUM_THREADS="1", HF_HUB_OFFLINE="1")
     if (name, ranks) == FAST:
         done = warm.run(*command[1:], cwd=cwd, env=env)
@@ -92,16 +94,16 @@ def test_a_resumed_run_sees_exactly_the_rows_of_the_unbroken_one(
         )
     assert done.returncode == 0, done.stdout[-2000:] + done.stderr[-4000:]
     of_each, of_first = EXPECTED[name]
-    told = [(tmp_path / f"told.{rank}").read_text() for rank in range(ranks)]
+    outputs = [(tmp_path / f"told.{rank}").read_text() for rank in range(ranks)]
     for what in of_each:
-        for said in told:
-            found = re.findall(rf"^{re.escape(what)}(?:, after \d+)?: (.*)$", said, re.MULTILINE)
-            assert found, f"{what} was not run\n{said}"
-            assert set(found) == {"exact"}, what
+        line = rf"^{re.escape(what)}(?:, after \d+)?: (.*)$"
+        for output in outputs:
+            results = re.findall(line, output, re.MULTILINE)
+            assert results, f"{what} was not run\n{output}"
+            assert set(results) == {"exact"}, what
     for what in of_first.get(ranks, []):
-        assert re.findall(rf"^{what}: (True|\[True, True\])$", told[0], re.MULTILINE), (
-            f"{what}\n{told[0]}"
-        )
+        line = rf"^{what}: (True|\[True, True\])$"
+        assert re.findall(line, outputs[0], re.MULTILINE), f"{what}\n{outputs[0]}"
 
 
 LINES = ["if purpose == 'train': data = tokenmill.state_dict()", "purpose='eval'"]

@@ -31,31 +31,36 @@ PAGES = [
     ROOT / "SECURITY.md",
     *sorted({*(ROOT / "docs").glob("*.md")} - {*FIRST}),
 ]
+OF_THEIR_OWN = {  # in tests/test_train.py, remote/test_copy.py, prepare/test_destination.py, here
+    "torchrun --nproc-per-node 4 examples/fsdp2_tp.py data/tokens/NAME --tp 2",
+    "tokenmill push data/tokens/NAME hf://datasets/owner/NAME --license odc-by",
+    "tokenmill prepare --source my/files --tokens-root s3://bucket/tokens",
+    "tokenmill show mine --step 2 --checkpoint checkpoint.pt",
+}
 ELSEWHERE = {  # what is not run here, and what runs it
     "make demo": ".ci/run",
     "python examples/mixture.py": "the fixture `mixture`",
     "make train": "tests/test_train.py, in fewer steps",
     ". .venv/bin/activate": "nothing: the tests' Python is that one",
     "pip install '.[torch,prepare,report,view]'": "tests/test_package.py, of a wheel",
-    "torchrun --nproc-per-node 4 examples/fsdp2_tp.py data/tokens/NAME --tp 2": "tests/test_train.py",
-    "python prepare_data.py --source s3://bucket/folder": "nothing: there is no bucket; test_listing.py has URLs",
-    "tokenmill push data/tokens/NAME s3://bucket/tokens/NAME": "remote/test_copy.py, into a bucket of moto's",
-    "tokenmill push data/tokens/NAME hf://datasets/owner/NAME --license odc-by": "remote/test_copy.py, to a small hub",
+    "python prepare_data.py --source s3://bucket/folder": "nothing; test_listing.py has URLs",
+    "tokenmill push data/tokens/NAME s3://bucket/tokens/NAME": "remote/test_copy.py",
     "tokenmill pull s3://bucket/tokens/NAME": "remote/test_copy.py",
-    "tokenmill prepare --source my/files --tokens-root s3://bucket/tokens": "prepare/test_destination.py",
-    "tokenmill show mine --step 2 --checkpoint checkpoint.pt": "test_the_quickstart_s_checkpoint_says_its_steps",
-    "python prepare_data.py --source my/parquet/files --cluster ray": "test_ray.py, on a cluster of its own",
+    "python prepare_data.py --source my/parquet/files --cluster ray": "prepare/test_ray.py",
 }
+ELSEWHERE |= dict.fromkeys(OF_THEIR_OWN, "a test of its own")
+SMALL_BENCHMARK = "--batch-size 2 --step-ms 1 --seconds 1"
+SMALL_MODEL = "--layers 1 --width 32 --heads 2"
 SMALLER = {
     "files --tokenizer train:8192": "files --tokenizer train:400",
-    "mixture.toml --steps 30": "mixture.toml --steps 2 --val-batches 1 --layers 1 --width 32 --heads 2",
+    "mixture.toml --steps 30": f"mixture.toml --steps 2 --val-batches 1 {SMALL_MODEL}",
     "--nproc-per-node 8": "--nproc-per-node 2",
     "prepare_data.py climbmix": "prepare_data.py climbmix --num-shards 4",
     "--step 12345": "--step 45",  # thousands of epochs of a small set
-    "--layers 12 --width 768 --heads 12": "--layers 1 --width 32 --heads 2",
+    "--layers 12 --width 768 --heads 12": SMALL_MODEL,
     "--batch-size 32 --total-rows 512": "--batch-size 2 --total-rows 4",
     "--seq-len 2048 --steps 20000": "--seq-len 32 --steps 2",
-    "--device cuda --batch-size 32 --seq-len 2048 --step-ms 20": "--batch-size 2 --step-ms 1 --seconds 1",
+    "--device cuda --batch-size 32 --seq-len 2048 --step-ms 20": SMALL_BENCHMARK,
 }
 
 
@@ -64,25 +69,26 @@ def blocks(page, language):
 
 
 def commands():
-    lines = [
-        (page, line)
-        for page in PAGES
-        for block in blocks(page, "bash")
-        for line in block.splitlines()
-    ]
-    return [(shlex.join(shlex.split(line, comments=True)), page) for page, line in lines]
+    """Each command, with the first page that has it."""
+    pages = {}
+    for page in PAGES:
+        for line in lines_of(page):
+            pages.setdefault(shlex.join(shlex.split(line, comments=True)), page)
+    return pages
+
+
+def lines_of(page):
+    return "".join(blocks(page, "bash")).splitlines()
 
 
 def marked(page, *values):
     return pytest.param(*values, marks=() if page in FIRST else pytest.mark.slow)
 
 
-COMMANDS = {}  # each with the first page that has it
-for some, page in commands():
-    COMMANDS.setdefault(some, page)
-PYTHON = [
-    marked(page, page, number) for page in PAGES for number in range(len(blocks(page, "python")))
-]
+COMMANDS = commands()
+PYTHON = []
+for page in PAGES:
+    PYTHON += [marked(page, page, number) for number in range(len(blocks(page, "python")))]
 
 
 @pytest.fixture(scope="module")
@@ -130,7 +136,7 @@ def write_scored(folder):
             "text": texts,
             "score": [n % 50 / 10 for n in range(300)],
             "language": ["en", "de", "en"] * 100,
-            "meta": [{"domain": f"{n % 4}.org"} for n in range(300)],
+            "meta": [{"domain": f"{n}.org"} for n in range(4)] * 75,
         }
         pq.write_table(pa.table(columns), folder / f"{number}.parquet", row_group_size=100)
 
@@ -158,7 +164,7 @@ def started(gpt2, tmp_path_factory):
     cwd = tmp_path_factory.mktemp("started")
     write_mine(cwd)
     write_parquet(cwd / "my/parquet/files/0.parquet", make_text(300, seed=0), row_group_size=100)
-    for line in "".join(blocks(ROOT / "docs" / "quickstart.md", "bash")).splitlines():
+    for line in lines_of(ROOT / "docs" / "quickstart.md"):
         if " prepare " in line:
             run([sys.executable, "-m", *shlex.split(line)], cwd)
     return cwd
@@ -185,12 +191,7 @@ def test_the_quickstart_s_checkpoint_says_its_steps(started):
     page = ROOT / "docs" / "quickstart.md"
     training = next(block for block in blocks(page, "python") if '"checkpoint.pt"' in block)
     run([sys.executable, "-c", training], started)
-    (command,) = [
-        line
-        for block in blocks(page, "bash")
-        for line in block.splitlines()
-        if "--checkpoint" in line
-    ]
+    (command,) = [line for line in lines_of(page) if "--checkpoint" in line]
     shown = run([sys.executable, "-m", *shlex.split(command)], started)
     assert "rows of 64 + 1 tokens, best_fit; seed 1337; 2 rows on each of 1 rank; mine" in shown
     assert len(re.findall(r"^row 0:0:[45], rank 0$", shown, re.MULTILINE)) == 2, (
@@ -227,7 +228,8 @@ def workshop(gpt2, tokenizer, tokenizer_json, demo, mixture, tmp_path_factory):
     for layout, folder in theirs.items():
         run([sys.executable, "-m", "tokenmill", "convert", "out", layout, name, folder], cwd)
     save = (
-        f"import torch; from tokenmill import RowLoader; loader = RowLoader({name!r}, batch_size=2, seq_len=64)\n"
+        "import torch; from tokenmill import RowLoader\n"
+        f"loader = RowLoader({name!r}, batch_size=2, seq_len=64)\n"
         "for _ in range(40): next(loader)\ntorch.save({'data': loader.state_dict()}, 'ckpt.pt')"
     )
     run([sys.executable, "-c", save], cwd)
@@ -239,26 +241,22 @@ def hubs(tmp_path_factory):
     """A hub for each repository that the commands fetch from, with as many small files as they ask
     for: its address.
     """
-    folder, found = tmp_path_factory.mktemp("hubs"), {}
+    folder = tmp_path_factory.mktemp("hubs")
     data = write_parquet(folder / "one.parquet", make_text(60, seed=0)).read_bytes()
-    content = {f"shard_{i:05}.parquet": data for i in range(200)}
-    for repository in (*PRESETS["fineweb-edu"].source, *PRESETS["climbmix"].source, "owner/name"):
-        files = (
-            {f"sample/10BT/{name}": data for name in list(content)[:3]}
-            if repository == "owner/name"
-            else content
-        )
-        found[repository] = Hub(repository, files)
+    shards = {f"shard_{i:05}.parquet": data for i in range(200)}
     model = tokenizers.ByteLevelBPETokenizer()
     model.train_from_iterator(
         make_text(50, seed=0), vocab_size=400, special_tokens=["<|endoftext|>"]
     )
     model.save(str(folder / "tokenizer.json"))
-    found["Qwen/Qwen3-0.6B"] = Hub(
-        "Qwen/Qwen3-0.6B", {"tokenizer.json": (folder / "tokenizer.json").read_bytes()}
-    )
-    yield {repository: hub.url for repository, hub in found.items()}
-    for hub in found.values():
+    files = {
+        "Qwen/Qwen3-0.6B": {"tokenizer.json": (folder / "tokenizer.json").read_bytes()},
+        "owner/name": {f"sample/10BT/shard_{i:05}.parquet": data for i in range(3)},
+    }
+    files |= dict.fromkeys(PRESETS["climbmix"].source + PRESETS["fineweb-edu"].source, shards)
+    hubs = [Hub(repository, files[repository]) for repository in files]
+    yield {hub.repository: hub.url for hub in hubs}
+    for hub in hubs:
         hub.shutdown()
         hub.server_close()
 
@@ -270,18 +268,18 @@ def test_the_commands_run(workshop, hubs, tmp_path, command):
     cwd, name = workshop
     for large, small in SMALLER.items():
         command = command.replace(large, small)
-    words = [
-        word
-        for part in shlex.split(command.replace("data/tokens/NAME", name))
-        for word in real(part, cwd)
-    ]
+    words = []
+    for word in shlex.split(command.replace("data/tokens/NAME", name)):
+        words += real(word, cwd)
     if "train_gpt" in command:
         words += [] if "--mixture" in words else ["--tokens", name]
         words += ["--sample", "0", "--device", "cpu"]
     if "convert out" in command:
         shutil.rmtree(cwd / words[-1], ignore_errors=True)
-    (preset,) = PRESETS["climbmix" if "climbmix" in words else "fineweb-edu"].source
-    repository = next((name for name in hubs for word in words if word.startswith(name)), preset)
+    (repository,) = PRESETS["climbmix" if "climbmix" in words else "fineweb-edu"].source
+    for name in hubs:
+        if any(word.startswith(name) for word in words):
+            repository = name
     assert run(words, cwd, environment(hubs[repository], tmp_path)).strip(), "it says something"
 
 
@@ -293,13 +291,9 @@ def real(word, cwd):
         return sorted(str(path.relative_to(cwd)) for path in cwd.glob(word))
     if word == "tokenmill":
         return [sys.executable, "-m", "tokenmill"]
-    return [
-        sys.executable
-        if word == "python"
-        else str(ROOT / word)
-        if (ROOT / word).suffix == ".py"
-        else word
-    ]
+    if word == "python":
+        return [sys.executable]
+    return [str(ROOT / word) if word.endswith(".py") else word]
 
 
 def test_what_is_run_elsewhere_is_still_in_the_docs():

@@ -22,6 +22,7 @@ import pickle
 import random
 import shutil
 from functools import partial
+from itertools import chain
 from pathlib import Path
 
 import pyarrow as pa
@@ -34,23 +35,12 @@ from making import ROOT, make_text, run_prepare, tree, write_parquet
 from tokenmill import cli
 from tokenmill.tokenize.train import train_tokenizer
 
-FIRST, CASES, SEED = (
-    int(os.environ.get(name, least)) for name, least in (("FIRST", 0), ("CASES", 30), ("SEED", 16))
-)
-WEIRD = [
-    *(None, True, -1, 0, 1, 2, 255, 1 << 31, 10**9, 1 << 63, 10**30, 0.5, math.inf, math.nan),
-    *(
-        "",
-        "../../home/diary",
-        "/etc/hostname",
-        "a\x1b[31m\n",
-        "\ud800",
-        "Train",
-        "9" * 5000,
-        "x" * 100_000,
-    ),
-    *([], {}, [[]], [None], {"a": 1}),
-]
+FIRST = int(os.environ.get("FIRST", 0))
+CASES = int(os.environ.get("CASES", 30))
+SEED = int(os.environ.get("SEED", 16))
+WEIRD = [None, True, -1, 0, 1, 2, 255, 1 << 31, 10**9, 1 << 63, 10**30, 0.5, math.inf, math.nan]
+WEIRD += ["", "../../home/diary", "/etc/hostname", "a\x1b[31m\n", "\ud800", "Train"]
+WEIRD += ["9" * 5000, "x" * 100_000, [], {}, [[]], [None], {"a": 1}]
 LAYOUTS = ("nanogpt", "raw", "llm.c", "npy", "megatron", "parquet", "datatrove")
 ENV = dict(os.environ, PYTHONPATH=os.pathsep.join([str(ROOT), str(ROOT / "tests")]))
 BEGIN = """
@@ -71,69 +61,49 @@ def run():
 @pytest.fixture(scope="module")
 def base(tmp_path_factory) -> Path:
     """A folder with one of each kind."""
-    base, texts = (
-        tmp_path_factory.mktemp("fuzz"),
-        [make_text(documents=40, seed=seed, words=60) for seed in range(3)],
-    )
-    every = [text for some in texts for text in some]
-    (own, sources) = base / "tokenizers", base / "sources"
-    own.mkdir()
-    sources.mkdir()
-    tokenizer = train_tokenizer(iter(every), 320, "fuzz")
-    tokenizer.save(own / "ours.json")
-    (own / "nanochat.pkl").write_bytes(pickle.dumps(tokenizer.encoding))
-    theirs = tokenizers.ByteLevelBPETokenizer(unicode_normalizer="nfc")
-    theirs.train_from_iterator(every, vocab_size=320, special_tokens=["<s>"], show_progress=False)
-    theirs.save(str(own / "theirs.json"))
-    for number, some in enumerate(texts):
-        write_parquet(base / "corpus" / f"{number}.parquet", [*some, None, ""], row_group_size=9)
-    lines = "".join(
-        json.dumps({"text": text, "id": i}) + "\n" for i, text in enumerate(texts[0])
-    ).encode()
-    write_parquet(sources / "a.parquet", texts[0], row_group_size=9)
-    pq.write_table(
-        pa.table({"text": texts[0] * 3}),
-        sources / "b.parquet",
-        use_dictionary=True,
-        compression="snappy",
-    )
-    for name, data in (("a.jsonl", lines), ("a.txt", "\n\n".join(texts[1]).encode())):
-        (sources / name).write_bytes(data)
-        (sources / f"{name}.gz").write_bytes(gzip.compress(data, mtime=0))
-        (sources / f"{name}.zst").write_bytes(bytes(pa.Codec("zstd").compress(data)))
+    base = tmp_path_factory.mktemp("fuzz")
+    texts = [make_text(documents=40, seed=seed, words=60) for seed in range(3)]
+    for number, documents in enumerate(texts):
+        path = base / "corpus" / f"{number}.parquet"
+        write_parquet(path, [*documents, None, ""], row_group_size=9)
+    make_tokenizers(base / "tokenizers", [*chain(*texts)])
+    make_sources(base / "sources", texts)
     done = run_prepare(*flags_of(base), cwd=base)
     shutil.copytree(base / done.stdout.splitlines()[-1], base / "set")
     for layout in LAYOUTS:
-        eos = (
-            [] if layout in ("raw", "npy", "parquet") else ["--eos", "--eos-token", "<|user_end|>"]
-        )
+        words = ["convert", "out", layout, str(base / "set"), str(base / "theirs" / layout)]
+        if layout not in ("raw", "npy", "parquet"):
+            words += ["--eos", "--eos-token", "<|user_end|>"]
         with contextlib.redirect_stdout(io.StringIO()):
-            assert (
-                cli.main(
-                    [
-                        "convert",
-                        "out",
-                        layout,
-                        str(base / "set"),
-                        str(base / "theirs" / layout),
-                        *eos,
-                    ]
-                )
-                == 0
-            )
+            assert cli.main(words) == 0
     return base
 
 
+def make_tokenizers(folder: Path, texts: list[str]) -> None:
+    folder.mkdir()
+    tokenizer = train_tokenizer(iter(texts), 320, "fuzz")
+    tokenizer.save(folder / "ours.json")
+    (folder / "nanochat.pkl").write_bytes(pickle.dumps(tokenizer.encoding))
+    theirs = tokenizers.ByteLevelBPETokenizer(unicode_normalizer="nfc")
+    theirs.train_from_iterator(texts, vocab_size=320, special_tokens=["<s>"], show_progress=False)
+    theirs.save(str(folder / "theirs.json"))
+
+
+def make_sources(folder: Path, texts: list[list[str]]) -> None:
+    write_parquet(folder / "a.parquet", texts[0], row_group_size=9)
+    table = pa.table({"text": texts[0] * 3})
+    pq.write_table(table, folder / "b.parquet", use_dictionary=True, compression="snappy")
+    lines = [json.dumps({"text": text, "id": i}) + "\n" for i, text in enumerate(texts[0])]
+    for name, data in (("a.jsonl", "".join(lines)), ("a.txt", "\n\n".join(texts[1]))):
+        data = data.encode()
+        (folder / name).write_bytes(data)
+        (folder / f"{name}.gz").write_bytes(gzip.compress(data, mtime=0))
+        (folder / f"{name}.zst").write_bytes(bytes(pa.Codec("zstd").compress(data)))
+
+
 def flags_of(base: Path) -> list[str]:
-    own = [
-        "--source",
-        base / "corpus",
-        "--tokenizer",
-        base / "tokenizers" / "ours.json",
-        "--workers",
-        "1",
-    ]
-    return [*map(str, own), "--shard-text-bytes", "9000", "--keep-columns", "text"]
+    paths = f"--source {base}/corpus --tokenizer {base}/tokenizers/ours.json --workers 1"
+    return [*paths.split(), "--shard-text-bytes", "9000", "--keep-columns", "text"]
 
 
 # ---------------------------------------------------------------------------- damage
@@ -141,36 +111,39 @@ def flags_of(base: Path) -> list[str]:
 
 def damaged(rng: random.Random, paths: list[Path], home: Path) -> str:
     """Changes one of the files, or two; in words how."""
-    told = []
+    changes = []
     for path in {rng.choice(paths) for _ in range(rng.choice([1, 1, 1, 2]))}:
-        kinds = [of_bytes, of_the_file] + [of_json] * 8 * (path.suffix == ".json")
-        told.append(f"{path.name} {rng.choice(kinds)(rng, path, home)}")
-    return "; ".join(told)
+        kinds = [of_bytes, of_the_file]
+        if path.suffix == ".json":
+            kinds += [of_json] * 8
+        damage = rng.choice(kinds)
+        changes.append(f"{path.name} {damage(rng, path, home)}")
+    return "; ".join(changes)
 
 
 def of_json(rng: random.Random, path: Path, _) -> str:
     value = json.loads(path.read_text())
     parent, key = a_place(rng, value)
-    told = f"at {ascii(key)[:40]} "
+    change = f"at {ascii(key)[:40]} "
     match rng.randrange(5):
         case 0:
             del parent[key]
-            told += "deleted"
+            change += "deleted"
         case 1 if isinstance(parent, list):
             parent.insert(key, copy.deepcopy(parent[key]))
-            told += "twice"
+            change += "twice"
         case 2 if isinstance(parent[key], int | float) and not isinstance(parent[key], bool):
             parent[key] = parent[key] + rng.choice([-1, 1, 1000, 0.5])
-            told += f"now {parent[key]}"
+            change += f"now {parent[key]}"
         case 3:
-            other, there = a_place(rng, value)
-            parent[key] = copy.deepcopy(other[there])
-            told += f"what is at {ascii(there)[:40]}"
+            source, there = a_place(rng, value)
+            parent[key] = copy.deepcopy(source[there])
+            change += f"what is at {ascii(there)[:40]}"
         case _:
             parent[key] = rng.choice(WEIRD)
-            told += f"now {ascii(parent[key])[:40]}"
+            change += f"now {ascii(parent[key])[:40]}"
     path.write_text(json.dumps(value))
-    return told
+    return change
 
 
 def a_place(rng: random.Random, value) -> tuple[dict | list, str | int]:
@@ -186,21 +159,25 @@ def of_bytes(rng: random.Random, path: Path, _) -> str:
     data = bytearray(path.read_bytes())
     at = rng.randrange(len(data)) if data else 0
     if rng.random() < 0.4:  # headers and footers
-        at = rng.choice([min(at, rng.randrange(64)), max(0, len(data) - 1 - rng.randrange(64))])
-    some = slice(at, at + rng.choice([1, 1, 4, 8, 100]))
-    instead, told = rng.choice(
-        [
-            (rng.randbytes(len(data[some])), "random"),
-            (bytes([rng.choice([0, 255])]) * len(data[some]), "zeros or ones"),
-            (bytes([byte ^ 1 << rng.randrange(8) for byte in data[some]]), "bits"),
-            (rng.randbytes(9) + data[some], "more"),
-            (b"", "fewer"),
-            (None, "cut"),
-        ]
-    )
-    data[some if instead is not None else slice(at, None)] = instead or b""
+        near_begin = min(at, rng.randrange(64))
+        near_end = max(0, len(data) - 1 - rng.randrange(64))
+        at = rng.choice([near_begin, near_end])
+    end = at + rng.choice([1, 1, 4, 8, 100])
+    before = data[at:end]
+    kinds = {
+        "random": rng.randbytes(len(before)),
+        "zeros or ones": bytes([rng.choice([0, 255])]) * len(before),
+        "bits": bytes([byte ^ 1 << rng.randrange(8) for byte in before]),
+        "more": rng.randbytes(9) + before,
+        "fewer": b"",
+        "cut": b"",
+    }
+    kind = rng.choice([*kinds])
+    if kind == "cut":
+        end = len(data)
+    data[at:end] = kinds[kind]
     path.write_bytes(data)
-    return f"{told} bytes at {at:,}"
+    return f"{kind} bytes at {at:,}"
 
 
 def of_the_file(rng: random.Random, path: Path, home: Path) -> str:
@@ -230,122 +207,126 @@ def of_the_file(rng: random.Random, path: Path, home: Path) -> str:
 
 def code(*lines: str) -> list[str]:
     """A command that runs lines of Python, and ends as tokenmill's own do."""
-    return [
-        "-c",
-        BEGIN
-        + "".join(f"    {line}\n" for line in lines)
-        + "sys.exit(cli._exit_status(lambda: run() or 0))",
-    ]
+    body = "".join(f"    {line}\n" for line in lines)
+    return ["-c", f"{BEGIN}{body}sys.exit(cli._exit_status(lambda: run() or 0))"]
 
 
 def loading(folder: Path, packing: str) -> list[str]:
-    made = f"loader = RowLoader({str(folder)!r}, batch_size=2, seq_len=32, packing={packing!r}, prefetch=0)"
+    settings = f"batch_size=2, seq_len=32, packing={packing!r}, prefetch=0"
+    made = f"loader = RowLoader({str(folder)!r}, {settings})"
     return code(made, "for _ in range(4): next(loader)", "loader.state_dict()")
 
 
 def of_a_set(rng, base, work):
     folder = shutil.copytree(base / "set", work / "set")
-    files = [path for path in folder.rglob("*") if path.is_file()]
-    told = damaged(
-        rng,
-        sorted([path for path in files if path.parent.name != "shards"] * 4 + files),
-        work / "home",
-    )
-    words = [
-        *(["verify", folder, "--workers", 1], ["verify", folder, "--quick"]) * 2,
-        *(
-            ["show", folder, "--row", 3, "--seq-len", 64],
-            ["show", folder, "--document", 7, "--seq-len", 64],
-        ),
+    files = files_in(folder)
+    small = [path for path in files if path.parent.name != "shards"]
+    change = damaged(rng, sorted(small * 4 + files), work / "home")
+    verbs = [["verify", folder, "--workers", 1], ["verify", folder, "--quick"]] * 2
+    verbs += [
+        ["show", folder, "--row", 3, "--seq-len", 64],
+        ["show", folder, "--document", 7, "--seq-len", 64],
         ["report", folder, "--out", work / "report.html"],
         ["convert", "out", rng.choice(LAYOUTS), folder, work / "out"],
         ["push", folder, work / "sent"],
     ]
-    loads = [loading(folder, packing) for packing in ("best_fit", "nanochat", "concat", "random")]
-    return told, rng.choice([*(["-m", "tokenmill", *some] for some in words), *loads])
+    commands = [["-m", "tokenmill", *words] for words in verbs]
+    for packing in ("best_fit", "nanochat", "concat", "random"):
+        commands.append(loading(folder, packing))
+    return change, rng.choice(commands)
 
 
 def of_a_set_that_preparing_goes_on_with(rng, base, work):
-    (was,) = (base / "data" / "tokens").glob("corpus-fuzz-*")
-    folder = shutil.copytree(was, work / "tokens" / was.name)
-    files = sorted(
-        path for path in folder.rglob("*") if path.is_file() and path.suffix in (".json", ".idx")
-    )
-    told = damaged(rng, files, work / "home")
-    return told, ["-m", "tokenmill", "prepare", *flags_of(base), "--tokens-root", work / "tokens"]
+    (former,) = (base / "data" / "tokens").glob("corpus-fuzz-*")
+    folder = shutil.copytree(former, work / "tokens" / former.name)
+    files = [path for path in files_in(folder) if path.suffix in (".json", ".idx")]
+    change = damaged(rng, sorted(files), work / "home")
+    return change, ["-m", "tokenmill", "prepare", *flags_of(base), "--tokens-root", work / "tokens"]
 
 
 def of_a_tokenizer(rng, base, work):
-    path = rng.choice(sorted(shutil.copytree(base / "tokenizers", work / "tokenizers").iterdir()))
-    told, saved = damaged(rng, [path], work / "home"), str(work / "saved.json")
-    used = "tokenizer.decode(tokenizer.encode('some text, 12 of it\\n\\n  é水' * 9))"
+    path, change = damaged_file(rng, base / "tokenizers", work)
+    saved = str(work / "saved.json")
     lines = (
         f"tokenizer = load_any({str(path)!r})",
-        used,
+        "tokenizer.decode(tokenizer.encode('some text, 12 of it\\n\\n  é水' * 9))",
         f"tokenizer.save(Path({saved!r}))",
         f"load_any({saved!r})",
     )
-    return told, code(*lines)
+    return change, code(*lines)
 
 
 def of_a_source(rng, base, work):
-    path = rng.choice(sorted(shutil.copytree(base / "sources", work / "sources").iterdir()))
-    told = damaged(rng, [path], work / "home")
-    how = f"ReadOptions(document_separator={rng.choice([None, chr(10) * 2])!r}, skip_broken={rng.random() < 0.5})"
-    some = f"for some in read(Path({str(path)!r}), {how}, {rng.choice([500, 1 << 20])}): some.texts.validate(full=True)"
-    return told, code(f"list_sources([{str(path)!r}])", some)
+    path, change = damaged_file(rng, base / "sources", work)
+    separator = rng.choice([None, "\n\n"])
+    skips = rng.random() < 0.5
+    size = rng.choice([500, 1 << 20])
+    lines = (
+        f"path = {str(path)!r}",
+        "list_sources([path])",
+        f"options = ReadOptions(document_separator={separator!r}, skip_broken={skips})",
+        f"for batch in read(Path(path), options, {size}): batch.texts.validate(full=True)",
+    )
+    return change, code(*lines)
 
 
 def of_another_program_s_files(rng, base, work):
     layout = rng.choice(LAYOUTS)
     folder = shutil.copytree(base / "theirs" / layout, work / "theirs")
-    files = sorted(path for path in folder.rglob("*") if path.is_file())
-    told = damaged(rng, files, work / "home")
+    files = sorted(files_in(folder))
+    change = damaged(rng, files, work / "home")
     named = [path for path in files if path.suffix in (".bin", ".npy", ".parquet", ".ds")]
-    flags = [
-        "--name",
-        "back",
-        "--tokenizer",
-        base / "tokenizers" / "ours.json",
-        "--tokens-root",
-        work / "back",
-    ]
-    return told, ["-m", "tokenmill", "convert", "in", layout, *named, *flags]
+    flags = ["--name", "back", "--tokenizer", base / "tokenizers" / "ours.json"]
+    flags += ["--tokens-root", work / "back"]
+    return change, ["-m", "tokenmill", "convert", "in", layout, *named, *flags]
 
 
-KINDS = [of_a_set] * 3 + [
-    of_a_set_that_preparing_goes_on_with,
-    of_a_tokenizer,
-    of_a_source,
-    of_another_program_s_files,
-]
+def damaged_file(rng, folder, work):
+    """One file of a copy of the folder, and how it was damaged."""
+    path = rng.choice(sorted(shutil.copytree(folder, work / folder.name).iterdir()))
+    return path, damaged(rng, [path], work / "home")
+
+
+def files_in(folder):
+    return [path for path in folder.rglob("*") if path.is_file()]
+
+
+KINDS = [of_a_set] * 3
+KINDS += [of_a_set_that_preparing_goes_on_with, of_a_tokenizer, of_a_source]
+KINDS += [of_another_program_s_files]
 
 
 def test_damage_at_random_ends_in_no_traceback_no_signal_and_touches_nothing_else(base, tmp_path):
-    wrong, ends = [], []
+    wrong = []
+    harmless = 0
     for number in range(FIRST, FIRST + CASES):
-        rng, work = random.Random(f"{SEED}:{number}"), tmp_path / str(number)
-        (home := work / "home").mkdir(parents=True)
+        rng = random.Random(f"{SEED}:{number}")
+        work = tmp_path / str(number)
+        home = work / "home"
+        home.mkdir(parents=True)
         for name in ("diary.txt", "diary.bin", "diary.json", "diary.idx"):
             (home / name).write_bytes(b"my own" * 50)
-        before, (told, words) = tree(home), rng.choice(KINDS)(rng, base, work)
+        before = tree(home)
+        kind = rng.choice(KINDS)
+        change, words = kind(rng, base, work)
         run = partial(warm.run, cwd=work, env=ENV, timeout=30)
         done = run(*words)
         printed = done.stdout + done.stderr
-        print(told, *words, printed, sep="\n")
+        print(change, *words, printed, sep="\n")
+        harmless += not done.returncode
+        problems = []
+        if done.returncode not in (0, 1, 2):
+            problems.append(f"ended by {done.returncode}")
+        if "Traceback (most recent call last)" in printed:
+            problems.append("a traceback")
+        if tree(home) != before:
+            problems.append("a file outside was changed")
         verified = words[2:3] == ["verify"] and "--quick" not in words and not done.returncode
-        found = {
-            f"ended by {done.returncode}": done.returncode not in (0, 1, 2),
-            "a traceback": "Traceback (most recent call last)" in printed,
-            "a file outside was changed": tree(home) != before,
-            "verify finds nothing": verified and run(*loading(work / "set", "best_fit")).returncode,
-        }
-        wrong += [
-            f"{number}: {told}, {words[:4]}: {one}: {printed[-300:]}" for one in found if found[one]
-        ]
-        ends.append(done.returncode)
+        if verified and run(*loading(work / "set", "best_fit")).returncode:
+            problems.append("verify finds nothing")
+        for problem in problems:
+            wrong.append(f"{number}: {change}, {words[:4]}: {problem}: {printed[-300:]}")
         shutil.rmtree(work)
     assert not wrong, "\n".join(wrong)
-    assert CASES < 20 or CASES // 10 < ends.count(0) < CASES * 2 // 3, (
-        "most damage is seen, and some is harmless"
-    )
+    if CASES >= 20:
+        assert CASES // 10 < harmless < CASES * 2 // 3, "most damage is seen, and some is harmless"

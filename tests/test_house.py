@@ -49,20 +49,17 @@ def imports(path) -> set[str]:
     """The modules that a file imports, wherever in it, but for those that only a type checker
     reads.
     """
-    found = set()
-    tree = ast.parse(path.read_text())
-    unread = {
-        id(inner) for node in ast.walk(tree) if is_type_checking(node) for inner in ast.walk(node)
-    }
-    for node in ast.walk(tree):
-        if id(node) in unread:
-            continue
-        if isinstance(node, ast.Import):
-            found |= {alias.name for alias in node.names}
+    modules: set[str] = set()
+    unread: set[ast.AST] = set()
+    for node in ast.walk(ast.parse(path.read_text())):
+        if node in unread or is_type_checking(node):
+            unread |= {*ast.iter_child_nodes(node)}
+        elif isinstance(node, ast.Import):
+            modules |= {alias.name for alias in node.names}
         elif isinstance(node, ast.ImportFrom):
             assert node.level == 0, f"{path}: imports are absolute"
-            found |= {f"{node.module}.{alias.name}" for alias in node.names}
-    return found
+            modules |= {f"{node.module}.{alias.name}" for alias in node.names}
+    return modules
 
 
 def is_type_checking(node) -> bool:
@@ -77,13 +74,13 @@ def test_every_part_of_the_package_has_its_arrows_told():
 def test_a_wing_knows_only_what_lies_below_it(path):
     part = part_of(path)
     names = imports(path)
-    assert not {name.partition(".")[0] for name in names} & FACES, (
-        "the package imports none of the three faces"
-    )
-    known = {name.split(".")[1] for name in names if name.startswith("tokenmill.")} - {
-        "__version__"
-    }
-    assert known <= KNOWN[part] | BY_ALL | {part}
+    assert not tops_of(names) & FACES, "the package imports none of the three faces"
+    known = {name.split(".")[1] for name in names if name.startswith("tokenmill.")}
+    assert known <= KNOWN[part] | BY_ALL | {part, "__version__"}
+
+
+def tops_of(names) -> set[str]:
+    return {name.partition(".")[0] for name in names}
 
 
 FRAMEWORKS = {  # the modules that may import torch or JAX
@@ -94,13 +91,9 @@ FRAMEWORKS = {  # the modules that may import torch or JAX
 
 @pytest.mark.parametrize("framework", FRAMEWORKS)
 def test_only_the_modules_that_make_its_arrays_import_a_framework(framework):
-    having = {
-        path
-        for path in MODULES
-        if any(name.partition(".")[0] == framework for name in imports(path))
-    }
-    assert {path.stem for path in having} == FRAMEWORKS[framework]
-    assert {part_of(path) for path in having} <= {"batches", framework}
+    importing = [path for path in MODULES if framework in tops_of(imports(path))]
+    assert {path.stem for path in importing} == FRAMEWORKS[framework]
+    assert {part_of(path) for path in importing} <= {"batches", framework}
 
 
 def test_the_arrows_make_no_circle():
@@ -121,19 +114,24 @@ def test_the_arrows_make_no_circle():
     "wing", sorted({p.parent for p in MODULES} - {PACKAGE}), ids=lambda wing: wing.name
 )
 def test_a_wing_says_what_lives_in_it_and_what_it_must_never_know(wing):
-    told = ast.get_docstring(ast.parse((wing / "__init__.py").read_text()))
-    words, rooms = set(re.findall(r"\w+", told)), {path.stem for path in wing.iterdir()}
+    text = docstring_of(wing)
+    words = set(re.findall(r"\w+", text))
+    rooms = {path.stem for path in wing.iterdir()}
     assert {path.stem for path in wing.glob("*.py")} - {"__init__"} <= words, "every room is told"
-    listed = re.findall(r"^ {4}(\w+) |[;,] (\w+): ", told, re.MULTILINE)
+    listed = re.findall(r"^ {4}(\w+) |[;,] (\w+): ", text, re.MULTILINE)
     assert {first or then for first, then in listed} <= rooms, "and no other"
-    assert "omes in" in told
-    assert "oes out" in told
-    assert "It must never" in told
+    assert "omes in" in text
+    assert "oes out" in text
+    assert "It must never" in text
+
+
+def docstring_of(package) -> str:
+    return ast.get_docstring(ast.parse((package / "__init__.py").read_text()))
 
 
 def test_the_map_of_the_house_has_every_wing():
-    told = ast.get_docstring(ast.parse((PACKAGE / "__init__.py").read_text()))
-    assert set(KNOWN) - {"__main__", "__init__"} <= set(re.findall(r"\w+", told))
+    words = set(re.findall(r"\w+", docstring_of(PACKAGE)))
+    assert set(KNOWN) - {"__main__", "__init__"} <= words
 
 
 def test_tests_mirror_the_wings():
@@ -169,44 +167,42 @@ def loaded_by(code: str, *flags: str) -> set[str]:
 def test_training_loads_numpy_and_torch_and_nothing_else_of_weight():
     of_torch = loaded_by("import numpy, torch, torch.utils.data, torch.distributed")
     names = ("RowLoader", "PackedRows", "get_batch", "TokenSet", "document_mask", "state_dict")
-    found = loaded_by(f"import data; from tokenmill import {', '.join(names)}")
-    assert found & HEAVY <= of_torch
-    assert {"data", "numpy", "torch"} <= found
+    loaded = loaded_by(f"import data; from tokenmill import {', '.join(names)}")
+    assert loaded & HEAVY <= of_torch
+    assert {"data", "numpy", "torch"} <= loaded
 
 
 def test_training_with_numpy_loads_numpy_alone():
-    found = loaded_by("import tokenmill.numpy")
-    assert not found & (HEAVY | {"jax", "ssl", "http"})
-    assert "numpy" in found
+    loaded = loaded_by("import tokenmill.numpy")
+    assert not loaded & (HEAVY | {"jax", "ssl", "http"})
+    assert "numpy" in loaded
 
 
 def test_training_on_a_view_loads_numpy_alone(tmp_path):
     folder = make_token_set(tmp_path / "set", [[5, 7, 9]], [[4]])
     make_view(folder, "some", {"train_0.000": [2, 0, 1]})
-    found = loaded_by(
-        f"from tokenmill.numpy import RowLoader; next(RowLoader({str(folder)!r}, view='some', batch_size=1, seq_len=4))"
+    loaded = loaded_by(
+        "from tokenmill.numpy import RowLoader\n"
+        f"next(RowLoader({str(folder)!r}, view='some', batch_size=1, seq_len=4))"
     )
-    assert not found & HEAVY
+    assert not loaded & HEAVY
 
 
 def test_preparing_and_looking_do_not_wait_for_torch():
-    modules = (
-        "prepare.command",
-        "prepare.make",
-        "look.show",
-        "look.report",
-        "look.verify",
-        "exchange.convert",
+    loaded = loaded_by(
+        "from tokenmill.prepare import command, make\n"
+        "from tokenmill.look import show, report, verify\n"
+        "from tokenmill.exchange import convert"
     )
-    assert "torch" not in loaded_by(
-        f"import {', '.join(f'tokenmill.{module}' for module in modules)}"
-    )
+    assert "torch" not in loaded
     assert not loaded_by("import tokenmill, tokenmill.cli; tokenmill.cli.main(['--help'])") & HEAVY
 
 
 def test_a_wing_that_was_imported_does_not_hide_the_function_of_its_name():
     loaded_by(
-        "import tokenmill.prepare.run, tokenmill; from tokenmill import PrepareConfig, prepare; prepare.__code__"
+        "import tokenmill.prepare.run, tokenmill\n"
+        "from tokenmill import PrepareConfig, prepare\n"
+        "prepare.__code__"
     )
     loaded_by("from tokenmill import PRESETS; import tokenmill; tokenmill.prepare.__code__")
 
@@ -219,17 +215,16 @@ def test_every_public_name_is_told_to_type_checkers_and_found_at_its_home():
 
     tree = ast.parse((PACKAGE / "__init__.py").read_text())
     (typed,) = [node for node in tree.body if is_type_checking(node)]
-    told = {
-        alias.name: node.module.removeprefix("tokenmill.")
-        for node in typed.body
-        for alias in node.names
-    }
-    assert told == tokenmill._HOMES
-    own = {node.name for node in tree.body if isinstance(node, ast.FunctionDef)} - {"__dir__"}
-    assert own == {"state_dict", "load_state_dict"}, (
+    homes = {}
+    for node in typed.body:
+        for alias in node.names:
+            homes[alias.name] = node.module.removeprefix("tokenmill.")
+    assert homes == tokenmill._HOMES
+    defined = {node.name for node in tree.body if isinstance(node, ast.FunctionDef)} - {"__dir__"}
+    assert defined == {"state_dict", "load_state_dict"}, (
         "as torch.distributed.checkpoint sees no others"
     )
-    assert sorted(tokenmill.__all__) == sorted([*told, *own, "prepare", "__version__"])
+    assert sorted(tokenmill.__all__) == sorted([*homes, *defined, "prepare", "__version__"])
     for name in tokenmill.__all__:
         assert getattr(tokenmill, name) is not None
     assert set(dir(tokenmill)) == set(tokenmill.__all__)

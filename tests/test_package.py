@@ -12,6 +12,7 @@ import subprocess
 import sys
 import tempfile
 import tomllib
+from itertools import chain
 from pathlib import Path
 
 import pytest
@@ -36,13 +37,13 @@ QUIET = {"PIP_DISABLE_PIP_VERSION_CHECK": "1", "PIP_NO_INPUT": "1"}
 
 def names(requirements):
     """numpy>=1.26 -> numpy; ray[default]>=2.40 -> ray"""
-    found = set()
+    names = set()
     for line in requirements:
         name = line.partition("[")[0]
         for sign in "=<>!~ ":
             name = name.partition(sign)[0]
-        found.add(name)
-    return found
+        names.add(name)
+    return names
 
 
 def packages_of(extra):
@@ -94,7 +95,8 @@ sys.meta_path.insert(0, Absent())
 @pytest.fixture(scope="module")
 def wheel(tmp_path_factory):
     """The wheel, built from the sdist, which is built of what git tracks or would."""
-    source, folder = tmp_path_factory.mktemp("source"), tmp_path_factory.mktemp("dist")
+    source = tmp_path_factory.mktemp("source")
+    folder = tmp_path_factory.mktemp("dist")
     for name in ("pyproject.toml", "README.md", "LICENSE"):
         shutil.copy(ROOT / name, source)
     shutil.copytree(
@@ -108,14 +110,14 @@ def wheel(tmp_path_factory):
 def test_wheel_and_sdist_have_the_whole_package_and_pass_twine(wheel):
     sdist = wheel.with_name(f"tokenmill-{__version__}.tar.gz")
     run([sys.executable, "-m", "twine", "check", "--strict", wheel, sdist], cwd=wheel.parent)
-    found = run([sys.executable, "-m", "zipfile", "-l", wheel], cwd=wheel.parent).stdout
+    listing = run([sys.executable, "-m", "zipfile", "-l", wheel], cwd=wheel.parent).stdout
     package = [
         path
         for path in (ROOT / "tokenmill").rglob("*")
         if path.is_file() and "__pycache__" not in path.parts
     ]
-    assert all(str(path.relative_to(ROOT)) in found for path in package)
-    assert len(re.findall("^tokenmill/", found, re.MULTILINE)) == len(package)
+    assert all(str(path.relative_to(ROOT)) in listing for path in package)
+    assert len(re.findall("^tokenmill/", listing, re.MULTILINE)) == len(package)
 
 
 class Environment:
@@ -125,11 +127,11 @@ class Environment:
 
     def __init__(self, folder, *requirements, python=sys.executable):
         pinned = pins("requirements.txt") | pins("requirements-test.txt")
-        lines = [
-            re.sub(r"\[.*\]", "", line) for line in pinned.values()
-        ]  # pip's constraints have no extras
+        # pip's constraints have no extras
+        lines = [re.sub(r"\[.*\]", "", line) for line in pinned.values()]
         (folder / "pinned.txt").write_text("\n".join(lines))
-        self.cwd, self.bin = folder / "project", folder / "venv" / "bin"
+        self.cwd = folder / "project"
+        self.bin = folder / "venv" / "bin"
         self.cwd.mkdir()
         run([python, "-m", "venv", "--without-pip", folder / "venv"], cwd=folder)
         pip = [
@@ -211,8 +213,8 @@ def test_the_lines_of_the_readme_train_from_another_folder(stranger, tokens):
 
 
 def test_it_is_installed_and_not_the_clone_s(stranger):
-    found = stranger.run("python", "-c", "import tokenmill; print(tokenmill.__file__)").stdout
-    assert Path(found.strip()).is_relative_to(stranger.bin.parent)
+    path = stranger.run("python", "-c", "import tokenmill; print(tokenmill.__file__)").stdout
+    assert Path(path.strip()).is_relative_to(stranger.bin.parent)
     assert stranger.run("tokenmill", "--version").stdout == f"tokenmill {__version__}\n"
     assert (
         stranger.run("python", "-m", "tokenmill", "--version").stdout
@@ -273,14 +275,16 @@ def test_a_missing_extra_is_named_with_the_line_for_pip(stranger, verb, module, 
 
 
 def test_every_public_name_is_there_without_an_extra(stranger):
-    everything = {module for extra in EXTRAS if extra != "torch" for module in packages_of(extra)}
+    everything = {*chain(*(packages_of(extra) for extra in EXTRAS if extra != "torch"))}
     code = "from tokenmill import *; print(RowLoader, Tokenizer, PrepareConfig, prepare)"
     assert "Tokenizer" in stranger.run("python", "-c", code, absent=everything).stdout
 
 
 def test_a_missing_extra_is_named_where_a_script_needs_it(stranger, tokens):
     code = "from tokenmill import PrepareConfig, prepare; prepare(PrepareConfig(source='text'))"
-    encode = f"from tokenmill import Tokenizer; print(Tokenizer.load('{tokens}/tokenizer.json').encode('a'))"
+    encode = (
+        f"from tokenmill import Tokenizer; Tokenizer.load('{tokens}/tokenizer.json').encode('a')"
+    )
     for asked, module in ((code, "pyarrow"), (encode, "tiktoken")):
         done = stranger.run("python", "-c", asked, check=False, absent={module})
         assert (
@@ -308,8 +312,8 @@ def numpy_alone(request, tmp_path_factory, wheel):
 
 @pytest.mark.slow
 def test_numpy_alone_is_enough_to_load_arrays(numpy_alone, prepared):
-    found = numpy_alone.run("python", "-c", LOAD_ARRAYS.format(tokens=str(prepared[1])))
-    assert found.stdout == "False\n"
+    done = numpy_alone.run("python", "-c", LOAD_ARRAYS.format(tokens=str(prepared[1])))
+    assert done.stdout == "False\n"
 
 
 @pytest.mark.slow
@@ -317,9 +321,10 @@ def test_numpy_alone_is_enough_to_load_arrays(numpy_alone, prepared):
 def test_without_torch_what_needs_it_names_it_and_what_to_install(numpy_alone, name):
     done = numpy_alone.run("python", "-c", f"from tokenmill import {name}", check=False)
     assert done.returncode == 1
-    instead = "; or use RowLoader and position_ids of tokenmill.numpy or tokenmill.jax, which do not need torch"
+    instead = "use RowLoader and position_ids of tokenmill.numpy or tokenmill.jax, which do not"
+    install = PIP.format("torch", "torch")
     assert done.stderr.splitlines()[-1].endswith(
-        f"torch is not installed; {PIP.format('torch', 'torch')}{instead}"
+        f"torch is not installed; {install}; or {instead} need torch"
     )
 
 

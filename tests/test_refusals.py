@@ -134,17 +134,14 @@ def offset(at, to):
     return change
 
 
-LOADER, CONFIG, SHARD = (
-    partial(RowLoader, batch_size=1, seq_len=4),
-    "tokenizer_config.json",
-    "shards/train_0.000",
-)
-SYSTEM, CALLS = {"role": "system", "content": "s"}, [{"function": {"name": "f", "arguments": {}}}]
-PART, ZIP, NO_TOKENS = (
-    {"type": "text", "text": "a"},
-    b"PK\5\6" + bytes(18),
-    {"tokens": 10, "sizes": {"set": 0}},
-)
+LOADER = partial(RowLoader, batch_size=1, seq_len=4)
+CONFIG = "tokenizer_config.json"
+SHARD = "shards/train_0.000"
+SYSTEM = {"role": "system", "content": "s"}
+CALLS = [{"function": {"name": "f", "arguments": {}}}]
+PART = {"type": "text", "text": "a"}
+ZIP = b"PK\5\6" + bytes(18)
+NO_TOKENS = {"tokens": 10, "sizes": {"set": 0}}
 REFUSED = {
     "has no place for tool_calls": nanochat(user("a"), assistant("", tool_calls=CALLS)),
     "expected texts of the system and then of the user": nanochat(SYSTEM, assistant("a")),

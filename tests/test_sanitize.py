@@ -44,11 +44,11 @@ def test_an_error_tells_no_signature_and_steers_nothing(capsys, tmp_path):
     flags = ["--tokens-root", str(tmp_path)]
     assert cli.main(["prepare", "--source", "http://127.0.0.1:9/a.parquet?sig=S3CRET", *flags]) == 1
     assert cli.main(["show", str(tmp_path / "a\x1b[2Jb\x9b"), "--row", "0", "--seq-len", "64"]) == 1
-    told = capsys.readouterr().err
-    assert "http://127.0.0.1:9" in told
-    assert "S3CRET" not in told
-    assert "\x1b" not in told
-    assert "\x9b" not in told
+    error = capsys.readouterr().err
+    assert "http://127.0.0.1:9" in error
+    assert "S3CRET" not in error
+    assert "\x1b" not in error
+    assert "\x9b" not in error
 
 
 def in_a_terminal(command, **more) -> tuple[int, str]:
@@ -56,7 +56,8 @@ def in_a_terminal(command, **more) -> tuple[int, str]:
     ours, theirs = pty.openpty()
     process = subprocess.Popen(command, stdin=theirs, stdout=theirs, stderr=theirs, **more)
     os.close(theirs)
-    got, until = b"", time.monotonic() + 120
+    got = b""
+    until = time.monotonic() + 120
     while time.monotonic() < until:
         if select.select([ours], [], [], 0.1)[0]:
             try:
@@ -76,37 +77,23 @@ def test_a_file_of_the_hub_that_is_called_like_markup(tokenizer_json, tmp_path):
     with Hub(
         "owner/corpus", dict.fromkeys(("a[/b].parquet", "a[/[red]b.parquet"), path.read_bytes())
     ) as server:
-        command = [
-            sys.executable,
-            str(ROOT / "prepare_data.py"),
-            "--source",
-            "owner/corpus",
-            "--num-shards",
-            "2",
-        ]
-        more = {
-            "cwd": tmp_path,
-            "env": environment(server.url, tmp_path) | {"TERM": "xterm", "COLUMNS": "200"},
-        }
-        status, told = in_a_terminal([*command, "--tokenizer", tokenizer_json], **more)
-    assert status == 0, told
-    assert "a[/b].parquet" in told
-    assert "[red]b.parquet" in told
+        command = [sys.executable, str(ROOT / "prepare_data.py"), "--source", "owner/corpus"]
+        command += ["--num-shards", "2", "--tokenizer", tokenizer_json]
+        env = environment(server.url, tmp_path) | {"TERM": "xterm", "COLUMNS": "200"}
+        status, shown = in_a_terminal(command, cwd=tmp_path, env=env)
+    assert status == 0, shown
+    assert "a[/b].parquet" in shown
+    assert "[red]b.parquet" in shown
 
 
 def test_a_signature_is_in_no_file_and_no_word(tokenizer_json, tmp_path):
     for name in ("a", "z"):
         write_parquet(tmp_path / "there" / f"{name}.parquet", make_text(documents=9, seed=0))
     with FileServer.of(tmp_path / "there") as server:
-        server.sig, where = "S3CRET", f"{server.url}/set"
-        flags = (
-            "--val-file",
-            f"{where}/z.parquet?sig=S3CRET",
-            "--tokenizer",
-            tokenizer_json,
-            "--name",
-            "web",
-        )
+        server.sig = "S3CRET"
+        where = f"{server.url}/set"
+        flags = ["--val-file", f"{where}/z.parquet?sig=S3CRET"]
+        flags += ["--tokenizer", tokenizer_json, "--name", "web"]
         done = run_prepare("--source", f"{where}/a.parquet?sig=S3CRET", *flags, cwd=tmp_path)
         folder = tmp_path / done.stdout.splitlines()[-1]
         bad = run_prepare(
@@ -120,8 +107,8 @@ def test_a_signature_is_in_no_file_and_no_word(tokenizer_json, tmp_path):
         )
     assert report.returncode == 0, report.stderr
     assert bad.returncode != 0
-    told = done.stdout + done.stderr + bad.stdout + bad.stderr + report.stdout + report.stderr
-    assert "S3CRET" not in told
+    for command in (done, bad, report):
+        assert "S3CRET" not in command.stdout + command.stderr
     assert [path for path, data in tree(tmp_path).items() if b"S3CRET" in data] == []
 
 
@@ -159,9 +146,9 @@ def test_an_address_with_a_password_is_refused_and_not_shown(
     for command in commands:
         with contextlib.suppress(SystemExit):  # of invalid arguments
             assert cli.main(command.format(address).split()) == 1
-        told = " ".join("".join(capsys.readouterr()).split())
-        assert "expected a host, perhaps with a port, and no user or password" in told
-        assert "S3CRET" not in told
+        printed = " ".join("".join(capsys.readouterr()).split())
+        assert "expected a host, perhaps with a port, and no user or password" in printed
+        assert "S3CRET" not in printed
     assert [path.name for path in tmp_path.iterdir()] == ["x.txt"]
     for make in (lambda: TokenSet(address), lambda: RowLoader(address, batch_size=1, seq_len=8)):
         with pytest.raises(ValueError, match="no user or password") as error:

@@ -4,12 +4,13 @@ long already.
     run("prepare_data.py", "--source", "a", cwd=folder)      as  python prepare_data.py --source a
     run("-m", "tokenmill", "show", folder, "--row", 0)       as  python -m tokenmill show ...
     run("-c", "import tokenmill; print(1)")                  as  python -c ...
-    run_ranks(2, "train.py")                                 as  torchrun --nproc-per-node 2 train.py
+    run_ranks(2, "train.py")                         as  torchrun --nproc-per-node 2 train.py
 
 Importing torch, pyarrow and tyro takes two seconds, and the tests run some hundred commands. So
 each test process has one server, which imports them once and forks for every command:
 
-    tests  --a socket-->  server: imports  --fork-->  a command: its own folder, environment, output, signals, status
+    tests  --a socket-->  server: imports  --fork-->  a command: its own folder, environment,
+                                                      output, signals, status
 
 The server runs nothing itself, so it has no threads that a fork would miss. Left out are the
 options of Python, its environment variables but PYTHONPATH, and the tidying of modules when it
@@ -40,9 +41,10 @@ from types import ModuleType
 ROOT = Path(__file__).resolve().parents[1]
 # not huggingface_hub, which reads the environment while it is imported
 IMPORTED = """
-    tokenmill tokenmill.cli tokenmill.prepare.command tokenmill.prepare.make tokenmill.look.show tokenmill.look.report
-    tokenmill.look.verify tokenmill.look.mix tokenmill.exchange.convert tokenmill.batches.packed_rows
-    tokenmill.batches.get_batch tokenmill.tokenize.tokenizer torch.distributed torch.utils.data s3fs
+    tokenmill tokenmill.cli tokenmill.prepare.command tokenmill.prepare.make tokenmill.look.show
+    tokenmill.look.report tokenmill.look.verify tokenmill.look.mix tokenmill.exchange.convert
+    tokenmill.batches.packed_rows tokenmill.batches.get_batch tokenmill.tokenize.tokenizer
+    torch.distributed torch.utils.data s3fs
 """
 
 
@@ -66,21 +68,21 @@ def run_ranks(
             "WORLD_SIZE": str(ranks),
         }
     base = dict(os.environ if env is None else env, **meeting, LOCAL_WORLD_SIZE=str(ranks))
-    many = [
-        Command(*words, cwd=cwd, env=base | {"RANK": str(n), "LOCAL_RANK": str(n)})
-        for n in range(ranks)
-    ]
-    return [command.done(timeout) for command in many]
+    commands = []
+    for rank in map(str, range(ranks)):
+        env = base | {"RANK": rank, "LOCAL_RANK": rank}
+        commands.append(Command(*words, cwd=cwd, env=env))
+    return [command.done(timeout) for command in commands]
 
 
 class Command:
     """A command that runs, in a process of its own. One must wait until it is `done`."""
 
     def __init__(self, *words, cwd=None, env=None):
-        self.words, self._output = [*map(str, words)], tempfile.TemporaryDirectory()
-        environment = {
-            key: os.fspath(value) for key, value in (os.environ if env is None else env).items()
-        }
+        self.words = [*map(str, words)]
+        self._output = tempfile.TemporaryDirectory()
+        env = os.environ if env is None else env
+        environment = {key: os.fspath(value) for key, value in env.items()}
         request = {"words": self.words, "cwd": os.fspath(cwd or os.getcwd()), "env": environment}
         self.pid = _ask(request | {"output": self._output.name})
 
@@ -160,16 +162,16 @@ def _answer(control: socket.socket, number: int) -> int:
     while True:
         data = b""
         while not data.endswith(b"\n"):
-            if not (found := control.recv(1)):
+            byte = control.recv(1)
+            if not byte:
                 raise RuntimeError("tests/warm.py: the server of commands ended")
-            data += found
+            data += byte
         of, value = map(int, data.split())
         if of == number:
             return value
 
 
-# ---------------------------------------------------------------------------- in the server, and
-# its forks
+# ------------------------------------------------------------------ in the server, and its forks
 
 
 def serve(control: socket.socket) -> dict:
@@ -201,17 +203,18 @@ def lend_a_child() -> None:
     The child waits, and is told the arguments and the open files that a new Python would have been
     given.
     """
-    util, (ours, theirs) = importlib.import_module("multiprocess.util"), socket.socketpair()
-    spawn, pid = util.spawnv_passfds, os.fork()
+    util = importlib.import_module("multiprocess.util")
+    spawn = util.spawnv_passfds
+    ours, theirs = socket.socketpair()
+    pid = os.fork()
     if not pid:
         ours.close()
         message, received, *_ = socket.recv_fds(theirs, 1 << 20, 16)
         if not message:
             os._exit(0)
         request = json.loads(message)
-        high = [
-            fcntl.fcntl(file, fcntl.F_DUPFD, 500) for file in received
-        ]  # above all numbers that are asked for
+        # above all numbers that are asked for
+        high = [fcntl.fcntl(file, fcntl.F_DUPFD, 500) for file in received]
         for file in (*received, theirs.detach()):
             os.close(file)
         for file, number in zip(high, request["files"], strict=True):
@@ -247,10 +250,8 @@ def become(words: list[str], cwd: str, env: dict[str, str]) -> None:
         importlib.import_module("multiprocess.process").ORIGINAL_DIR = cwd
     first, *rest = words
     sys.path[: len(OWN_PATH)] = filter(None, env.get("PYTHONPATH", "").split(os.pathsep))
-    sys.path.insert(
-        0,
-        str(Path(cwd, first).parent) if not first.startswith("-") else "" if first == "-c" else cwd,
-    )
+    folders = {"-c": "", "-m": cwd}
+    sys.path.insert(0, folders.get(first, str(Path(cwd, first).parent)))
     if Path(first).name == "prepare_data.py" or words[:3] == ["-m", "tokenmill", "prepare"]:
         lend_a_child()
     if first == "-m":
@@ -277,11 +278,8 @@ def end(status: int) -> None:
 
 
 if __name__ == "__main__":
-    OWN_PATH = [
-        str(ROOT / "tests"),
-        str(ROOT),
-        str(ROOT / "tests"),
-    ]  # the script's folder, and PYTHONPATH
+    # the script's folder, and PYTHONPATH
+    OWN_PATH = [str(ROOT / "tests"), str(ROOT), str(ROOT / "tests")]
     assert sys.path[: len(OWN_PATH)] == OWN_PATH, sys.path
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is the tests' own
     for name in IMPORTED.split():

@@ -35,8 +35,8 @@ def run(capsys, *arguments):
 
 @pytest.fixture(scope="module", autouse=True)
 def soon_settled():
-    """How nanochat's buffer does after 300,000 documents is in test_packing_stats.py; a page may show it
-    after fewer.
+    """A page may show nanochat's buffer after fewer documents than the 300,000 of
+    test_packing_stats.py.
     """
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(packing_stats, "NANOCHAT_SETTLED", 3000)

@@ -9,7 +9,7 @@ from itertools import islice
 from pathlib import Path
 
 import torch
-import torch.distributed.nn.functional  # noqa: F401 (before there is a process group: see docs/resuming.md#ranks)
+import torch.distributed.nn.functional  # noqa: F401 (see docs/resuming.md#ranks)
 from accelerate import Accelerator
 from record import Record, say, tell
 from torch.utils.data import DataLoader
@@ -22,14 +22,12 @@ SETTINGS = {"split": "train", "batch_size": 2, "seq_len": 64}
 def train(accelerator, folder, save=None, resume=None):
     torch.manual_seed(0)
     model = torch.nn.Sequential(torch.nn.Embedding(1000, 4), torch.nn.Linear(4, 1000))
-    told = {
-        "accelerator": accelerator,
-        "model": model,
-        "optimizer": torch.optim.SGD(model.parameters(), 0.1),
-    }
-    glue = dict(told)
+    optimizer = torch.optim.SGD(model.parameters(), 0.1)
+    glue = {"accelerator": accelerator, "model": model, "optimizer": optimizer}
     exec(Path(sys.argv[1]).read_text(), glue)
-    model, optimizer, record = glue["model"], glue["optimizer"], Record()
+    model = glue["model"]
+    optimizer = glue["optimizer"]
+    record = Record()
     if resume is not None:
         accelerator.load_state(f"{folder}/{resume}")
     for step, (inputs, targets) in enumerate(islice(glue["loader"], 14 - (resume or 0)), 1):
@@ -50,18 +48,12 @@ if __name__ == "__main__":
     folder = sys.argv[3]
     unbroken = train(accelerator, folder, save=5)
     for step in (5, 10):
-        tell(
-            f"register_for_checkpointing, after {step}",
-            unbroken,
-            train(accelerator, folder, resume=step),
-            step,
-            2,
-        )
+        resumed = train(accelerator, folder, resume=step)
+        tell(f"register_for_checkpointing, after {step}", unbroken, resumed, step, 2)
     if accelerator.num_processes == 1:
         rows = DataLoader(PackedRows(**SETTINGS), batch_size=None)
         prepared = [inputs for inputs, _ in islice(accelerator.prepare(rows), 5)]
-        say(
-            f"prepared: {all(map(torch.equal, prepared, (inputs for inputs, _ in RowLoader(**SETTINGS))))}"
-        )
+        expected = (inputs for inputs, _ in RowLoader(**SETTINGS))
+        say(f"prepared: {all(map(torch.equal, prepared, expected))}")
     gc.collect()  # DDP goes before its process group does (docs/resuming.md#ranks)
     accelerator.end_training()

@@ -17,7 +17,8 @@ from tokenmill import PackedRows, RowLoader
 
 GLUE = {}
 exec(Path(sys.argv[1]).read_text(), GLUE)
-STEPS, EVERY = 14, 3
+STEPS = 14
+EVERY = 3
 SETTINGS = {"split": "train", "batch_size": 2, "seq_len": 64}
 
 
@@ -60,41 +61,32 @@ def fit(data, folder, resume=None, every=EVERY, **more):
     saving = ModelCheckpoint(
         dirpath=folder, filename="{step}", every_n_train_steps=every, save_top_k=-1
     )
-    told = {
+    settings = {
         "logger": False,
         "enable_progress_bar": False,
         "enable_model_summary": False,
         "accelerator": "cpu",
-    }
-    told |= {
         "num_sanity_val_steps": 1,
         "limit_val_batches": 2,
         "val_check_interval": 4,
         "max_steps": STEPS,
-    }
-    told |= {
         "check_val_every_n_epoch": None,
         "callbacks": [saving],
         "max_epochs": -1,
         "devices": "auto",
     }
     model = Model()
-    L.Trainer(**told | more).fit(model, datamodule=data, ckpt_path=resume)
+    L.Trainer(**settings | more).fit(model, datamodule=data, ckpt_path=resume)
     return model.record
 
 
 def resumes_exactly(name, make, every=EVERY, **more):
     folder = Path(sys.argv[3], name)
     unbroken = fit(make(), folder, every=every, **more)
+    accumulated = more.get("accumulate_grad_batches", 1)
     for step in range(2 * every, STEPS, every)[:2]:
         resumed = fit(make(), folder / f"after {step}", folder / f"step={step}.ckpt", every, **more)
-        tell(
-            f"{name}, after {step}",
-            unbroken,
-            resumed,
-            step * more.get("accumulate_grad_batches", 1),
-            2,
-        )
+        tell(f"{name}, after {step}", unbroken, resumed, step * accumulated, 2)
 
 
 if __name__ == "__main__":

@@ -14,7 +14,11 @@ from record import Record, tell
 
 import tokenmill
 
-eval_interval, eval_iters, batch_size, block_size, device = 4, 3, 2, 64, "cpu"
+eval_interval = 4
+eval_iters = 3
+batch_size = 2
+block_size = 64
+device = "cpu"
 gradient_accumulation_steps = 4 // int(sys.argv[2])
 ddp = int(sys.argv[2]) > 1
 master_process = int(os.environ.get("RANK", 0)) == 0
@@ -23,7 +27,8 @@ packing = "best_fit"
 
 def get_batch(split, purpose='train'):  # fmt: skip
     global data
-    if purpose == 'train': data = tokenmill.state_dict()  # before this batch, which is fetched ahead  # fmt: skip  # noqa: E701
+    # before this batch, which is fetched ahead
+    if purpose == 'train': data = tokenmill.state_dict()  # fmt: skip  # noqa: E701
     return tokenmill.get_batch(
         split, batch_size, block_size, device, purpose=purpose, packing=packing
     )
@@ -39,7 +44,9 @@ def estimate_loss(model):
 
 def train(out, max_iters, resume=False):
     tokenmill.load_state_dict({"get_batch": "[]"})
-    model, iter_num, record = torch.nn.Embedding(1000, 4), 0, Record()
+    model = torch.nn.Embedding(1000, 4)
+    iter_num = 0
+    record = Record()
     if resume:
         checkpoint = torch.load(out)
         iter_num = checkpoint['iter_num']  # fmt: skip

@@ -25,7 +25,8 @@ from tokenmill import RowLoader
 
 GLUE = {}
 exec(Path(sys.argv[1]).read_text(), GLUE)
-STEPS, SAVE = 8, 3
+STEPS = 8
+SAVE = 3
 
 
 def make_model(kind="llama"):
@@ -53,17 +54,18 @@ def train(trainer_class, config_class, folder, resume=None, more=None, **setting
             record.add(inputs["input_ids"])
             return super().training_step(model, inputs, *rest)
 
-    told = {
+    settings |= {
         "max_steps": STEPS,
         "save_steps": SAVE,
         "use_cpu": True,
         "report_to": [],
         "disable_tqdm": True,
+        "per_device_train_batch_size": 2,
+        "logging_steps": 1000,
+        "bf16": False,
     }
-    told |= {"per_device_train_batch_size": 2, "logging_steps": 1000, "bf16": False}
-    trainer = Recording(
-        model=make_model(), args=config_class(output_dir=folder, **told, **settings), **(more or {})
-    )
+    config = config_class(output_dir=folder, **settings)
+    trainer = Recording(model=make_model(), args=config, **(more or {}))
     trainer.train(resume_from_checkpoint=f"{folder}/checkpoint-{resume}" if resume else None)
     return record
 
@@ -103,10 +105,10 @@ def loss_is_that_of_the_targets(kind):
     """
     inputs, targets = next(RowLoader(split="train", batch_size=2, seq_len=64))
     model = make_model(kind).eval()
-    given = model(**GLUE["collate"]((inputs, targets)))
+    loss = model(**GLUE["collate"]((inputs, targets))).loss
     logits = model(input_ids=inputs).logits
     expected = torch.nn.functional.cross_entropy(logits.flatten(0, 1), targets.flatten())
-    return torch.allclose(given.loss, expected)
+    return torch.allclose(loss, expected)
 
 
 def sft_needs():
@@ -132,7 +134,6 @@ if __name__ == "__main__":
     resumes_exactly("SFTTrainer", GLUE["PackedSFTTrainer"], SFTConfig, sft_needs)
     if sys.argv[2] == "1":
         say(f"loss: {[loss_is_that_of_the_targets(kind) for kind in ('llama', 'gpt2')]}")
-    if (
-        dist.is_initialized()
-    ):  # else its threads may end the process by a signal while Python leaves
+    # else its threads may end the process by a signal while Python leaves
+    if dist.is_initialized():
         dist.destroy_process_group()

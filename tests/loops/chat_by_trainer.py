@@ -3,6 +3,7 @@ FOLDER.
 """
 
 import sys
+from itertools import pairwise
 
 import numpy as np
 import torch
@@ -21,20 +22,17 @@ def conversations(ignore_index=-100):
     """Every conversation of the training split: its first tokens -> (ids, labels), which are not
     shifted.
     """
-    token_set, found = TokenSet(find_token_set("data/tokens")), {}
+    token_set = TokenSet(find_token_set("data/tokens"))
+    known = {}
     for entry in token_set.split("train"):
         shard = token_set.open(entry)
         bits = np.unpackbits(shard.column("mask"), bitorder="little")[: entry.tokens]
-        for first, last in zip(
-            shard.offsets[:-1].tolist(), shard.offsets[1:].tolist(), strict=True
-        ):
-            ids = shard.tokens[first:last].tolist()
-            labels = [
-                token if bears else ignore_index
-                for token, bears in zip(ids, bits[first:last], strict=True)
-            ]
-            assert found.setdefault(tuple(ids[:5]), (ids, labels)) == (ids, labels)
-    return found
+        for first, last in pairwise(shard.offsets.tolist()):
+            ids = shard.tokens[first:last]
+            labels = np.where(bits[first:last], ids.astype(int), ignore_index).tolist()
+            ids = ids.tolist()
+            assert known.setdefault(tuple(ids[:5]), (ids, labels)) == (ids, labels)
+    return known
 
 
 def whole_ones(inputs, known, bos_id):
@@ -52,8 +50,8 @@ def loss_is_that_of_trl_s_batch():
     """
     loader = RowLoader(split="train", batch_size=3, seq_len=64, long_documents="drop")
     batch = next(loader)
-    whole = whole_ones(batch[0], conversations(), loader.bos_id)
-    examples = [{"input_ids": ids, "labels": labels} for ids, labels in whole]
+    of_batch = whole_ones(batch[0], conversations(), loader.bos_id)
+    examples = [{"input_ids": ids, "labels": labels} for ids, labels in of_batch]
     theirs = DataCollatorForLanguageModeling(pad_token_id=0)(examples)
     model = make_model().eval()
     ours = GLUE["collate"](batch)

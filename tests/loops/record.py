@@ -25,7 +25,7 @@ def tell(what, unbroken, resumed, batches, batch_size):
     """
     rest = unbroken.rows[batches * batch_size :]
     same = resumed.rows == rest and len(rest) > 0
-    say(f"{what}: {'exact' if same else f'differs: {rest[:6]} but {resumed.rows[:6]}'}")
+    say(f"{what}: exact" if same else f"{what}: differs: {rest[:6]} but {resumed.rows[:6]}")
 
 
 def say(line):

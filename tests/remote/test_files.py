@@ -169,7 +169,8 @@ def test_s3_without_credentials_or_in_another_region_is_one_clear_error(
         read("s3://set/x", "a.bin", 0, 10)
     monkeypatch.setenv("AWS_ACCESS_KEY_ID", "key")
     monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "secret")
-    plain.files["set/x/a.bin"], plain.always["x/a.bin"] = DATA, "301"
+    plain.files["set/x/a.bin"] = DATA
+    plain.always["x/a.bin"] = "301"
     with pytest.raises((OSError, ValueError), match="s3://set/x/a.bin: cannot be read"):
         read("s3://set/x", "a.bin", 0, 10)
     fsspec.get_filesystem_class("s3").clear_instance_cache()
@@ -267,20 +268,21 @@ def rows_of(folder):
 @pytest.mark.parametrize("fault", NO_ROWS)
 def test_what_is_not_the_set_s_is_an_error_and_no_row(folder, server, tmp_path, fault):
     """And once it has passed, the same loader continues."""
-    order, told = NO_ROWS[fault]
-    here, found, right = rows_of(folder), [], dict(server.files)
+    order, message = NO_ROWS[fault]
+    here = rows_of(folder)
+    right = dict(server.files)
+    address = f"{server.url}/set"
     order(server)
     if fault in ("no set", "as the manifest"):
-        with pytest.raises((OSError, ValueError), match=told):
-            open_set(f"{server.url}/set")
+        with pytest.raises((OSError, ValueError), match=message):
+            open_set(address)
         return
-    with RowLoader(
-        f"{server.url}/set", batch_size=8, seq_len=512, epochs=1, cache_dir=tmp_path
-    ) as loader:
-        with pytest.raises((OSError, ValueError), match=told):
-            found.extend(inputs for inputs, _ in loader)
-        found = found[: loader.step]
+    there = []
+    with RowLoader(address, batch_size=8, seq_len=512, epochs=1, cache_dir=tmp_path) as loader:
+        with pytest.raises((OSError, ValueError), match=message):
+            there.extend(inputs for inputs, _ in loader)
+        there = there[: loader.step]
         server.always.clear()
         server.files.update(right)
-        found += [next(loader)[0] for _ in range(len(here) - loader.step)]
-    assert same(found, here)
+        there += [next(loader)[0] for _ in range(len(here) - loader.step)]
+    assert same(there, here)

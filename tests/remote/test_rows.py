@@ -51,8 +51,8 @@ def test_rows_of_wide_ids_of_views_and_of_chats(prepared, tmp_path):
         )
     with FileServer.of(wide) as server:
         for view in (None, "few", "twice"):
-            found = batches(f"{server.url}/set", view=view, cache_dir=tmp_path / "c")
-            assert same(found, batches(wide, view=view))
+            there = batches(f"{server.url}/set", view=view, cache_dir=tmp_path / "c")
+            assert same(there, batches(wide, view=view))
     how = {"long_documents": "crop", "seq_len": 16, "batch_size": 64}
     with FileServer.of(chats) as server:
         assert same(
@@ -87,10 +87,9 @@ def test_a_position_is_continued_there_and_here(folder, server, tmp_path):
 
 def test_four_processes_share_a_cache_and_each_part_comes_once(folder, server, tmp_path):
     running = [warm.Command("-c", read_code(f"{server.url}/set", tmp_path)) for _ in range(4)]
-    found = [process.done(240) for process in running]
-    assert {done.stdout.strip() for done in found} == {digest_of(folder)}, [
-        done.stderr for done in found
-    ]
+    ended = [process.done(240) for process in running]
+    errors = [done.stderr for done in ended]
+    assert {done.stdout.strip() for done in ended} == {digest_of(folder)}, errors
     assert server.tokens_served() == size(folder)
 
 
@@ -106,9 +105,9 @@ def whole(prepared):
 
 def says(capsys, *words) -> str:
     status = cli.main([str(word) for word in words])
-    said = capsys.readouterr()
-    assert status == 0, said.err
-    return said.out
+    printed = capsys.readouterr()
+    assert status == 0, printed.err
+    return printed.out
 
 
 @pytest.mark.parametrize(
@@ -135,15 +134,15 @@ def test_report_convert_and_documents_read_what_lies_there(whole, tmp_path, caps
     folder, server = whole
     monkeypatch.setenv("TOKENMILL_CACHE", str(tmp_path / "cache"))
     monkeypatch.setattr("tokenmill.look.packing_stats.NANOCHAT_SETTLED", 3000)
-    address, page = f"{server.url}/set", tmp_path / "page.html"
+    address = f"{server.url}/set"
+    page = tmp_path / "page.html"
     here = says(capsys, "report", folder, "--out", page).replace(folder.name, "set")
     assert says(capsys, "report", address, "--out", page) == here
     for tokens, out in ((folder, "here"), (address, "there")):
         says(capsys, "convert", "out", "llm.c", tokens, tmp_path / out)
     assert tree(tmp_path / "here") == tree(tmp_path / "there")
-    assert [one.text for one in Documents(address)[:5]] == [
-        one.text for one in Documents(folder)[:5]
-    ]
+    texts = [document.text for document in Documents(folder)[:5]]
+    assert [document.text for document in Documents(address)[:5]] == texts
     assert cli.main(["verify", address]) == 1
     assert (
         "verify reads sets on this disk; pull it, which compares every checksum"

@@ -21,7 +21,8 @@ def folder(tmp_path):
 
 
 def test_a_mask_has_a_bit_for_each_token_however_it_is_written(tmp_path):
-    tokens, mask = np.arange(21), np.arange(21) % 3 == 1
+    tokens = np.arange(21)
+    mask = tokens % 3 == 1
     with ShardWriter(tmp_path, NAME, "uint16", ["mask", "targets"]) as writer:
         for first, last in ((0, 3), (3, 14), (14, 21)):  # of no whole bytes
             writer.write(tokens[first:last], [last - first])
@@ -38,7 +39,8 @@ def test_a_mask_has_a_bit_for_each_token_however_it_is_written(tmp_path):
 
 @pytest.mark.parametrize("suffix", ["mask", "targets"])
 def test_the_digest_follows_from_each_column_and_damage_is_found(folder, suffix):
-    manifest, record = read_manifest(folder), finished_record(folder, NAME)
+    manifest = read_manifest(folder)
+    record = finished_record(folder, NAME)
     listed = manifest["shards"][0]
     columns = {name: record[name]["sha256"] for name in ("bin", "idx", "mask", "targets")}
     assert columns.items() <= listed.items()
@@ -46,12 +48,12 @@ def test_the_digest_follows_from_each_column_and_damage_is_found(folder, suffix)
     listed[suffix] = "0" * 64
     assert digest_of(manifest) != digest
     path = folder / f"shards/{NAME}.{suffix}"
-    whole = path.read_bytes()
-    path.write_bytes(bytes([whole[0] ^ 4]) + whole[1:])
+    data = path.read_bytes()
+    path.write_bytes(bytes([data[0] ^ 4]) + data[1:])
     assert f".{suffix}: the MiB from byte 0 on is damaged" in verify(folder, workers=1)[NAME]
-    path.write_bytes(whole[:-1])
-    with pytest.raises(
-        ValueError, match=f"{NAME}.{suffix}: expected {len(whole)} bytes, found {len(whole) - 1}"
-    ):
+    cut = data[:-1]
+    path.write_bytes(cut)
+    message = f"{NAME}.{suffix}: expected {len(data)} bytes, found {len(cut)}"
+    with pytest.raises(ValueError, match=message):
         TokenSet(folder).open(TokenSet(folder).entries[0]).column(suffix)
     assert finished_record(folder, NAME) is None, "so it is made again"

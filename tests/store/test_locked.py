@@ -16,7 +16,8 @@ from tokenmill.store.locks import locked
 def enter(folder, then) -> str:
     """A program that enters a folder, and does something there."""
     code = f"import sys, os; sys.path.insert(0, {str(ROOT)!r}); from pathlib import Path\n"
-    return f"{code}from tokenmill.store.locks import locked\nwith locked(Path({str(folder)!r})): {then}\n"
+    code += "from tokenmill.store.locks import locked\n"
+    return f"{code}with locked(Path({str(folder)!r})): {then}\n"
 
 
 def test_a_second_process_is_refused_and_told_to_wait(tmp_path):

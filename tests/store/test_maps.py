@@ -35,7 +35,8 @@ def test_a_file_is_read_only_numbers_without_an_open_descriptor(path):
 
 def test_a_map_stays_as_long_as_anything_of_it(path):
     numbers = map_file(path, UINT16)
-    part, view = numbers[40_000:40_003], memoryview(numbers)[7:9]
+    part = numbers[40_000:40_003]
+    view = memoryview(numbers)[7:9]
     del numbers
     gc.collect()
     unmap_dropped()

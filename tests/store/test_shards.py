@@ -80,8 +80,8 @@ def test_the_one_token_set_is_found_and_several_are_listed(tmp_path, monkeypatch
         FileNotFoundError, match=r"run `tokenmill prepare` \(in a clone `python prepare_data\.py`\)"
     ):
         find_token_set(tmp_path / "tokens")
-    one = make_token_set(tmp_path / "tokens" / "one", train=[[3]], val=[[2]])
-    assert find_token_set(tmp_path / "tokens") == one
+    first = make_token_set(tmp_path / "tokens" / "one", train=[[3]], val=[[2]])
+    assert find_token_set(tmp_path / "tokens") == first
     monkeypatch.chdir(tmp_path)
     make_token_set(tmp_path / "data" / "tokens" / "near", train=[[3]], val=[[2]])
     (tmp_path / "data" / "tokens" / "unfinished").mkdir()
@@ -102,20 +102,21 @@ def test_the_one_token_set_is_found_and_several_are_listed(tmp_path, monkeypatch
 
 
 def test_the_digest_changes_with_any_shard_or_split_and_not_with_what_is_said_of_them(tmp_path):
-    one = TokenSet(make_token_set(tmp_path / "one", train=[[3], [5]], val=[[2]]))
-    assert (
-        one.digest
-        == TokenSet(make_token_set(tmp_path / "same", train=[[3], [5]], val=[[2]])).digest
-    )
-    others = [([[3], [5]], [[2], [2]]), ([[5], [3]], [[2]]), ([[3], [4]], [[2]])]
-    found = [make_token_set(tmp_path / str(i), train=t, val=v) for i, (t, v) in enumerate(others)]
-    assert len({one.digest, *(TokenSet(path).digest for path in found)}) == 4
-    manifest = read_manifest(one.path) | {"dataset": "renamed", "new": 3}
-    assert digest_of(manifest) == one.digest
+    def make(name, train, val):
+        return TokenSet(make_token_set(tmp_path / name, train=train, val=val))
+
+    token_set = make("one", [[3], [5]], [[2]])
+    assert make("same", [[3], [5]], [[2]]).digest == token_set.digest
+    more = make("more", [[3], [5]], [[2], [2]])
+    swapped = make("swapped", [[5], [3]], [[2]])
+    shorter = make("shorter", [[3], [4]], [[2]])
+    assert len({token_set.digest, more.digest, swapped.digest, shorter.digest}) == 4
+    manifest = read_manifest(token_set.path) | {"dataset": "renamed", "new": 3}
+    assert digest_of(manifest) == token_set.digest
     manifest["shards"] = [shard | {"split": "train"} for shard in manifest["shards"]]
-    assert digest_of(manifest) != one.digest
+    assert digest_of(manifest) != token_set.digest
     with pytest.raises(ValueError, match="split must be one of"):
-        one.split("test")
+        token_set.split("test")
 
 
 def test_a_set_is_had_as_it_was_or_it_is_said_what_of_it_is_gone(tmp_path):
@@ -138,10 +139,8 @@ def test_a_set_is_had_as_it_was_or_it_is_said_what_of_it_is_gone(tmp_path):
     ):
         less.as_it_was(was.digest, "train")
     assert less.as_it_was(was.digest, "val").entries == was.entries, "and the others are not needed"
-    with pytest.raises(
-        ValueError,
-        match=r"this was never the token set with manifest (abc){5}0: expected .*abc0.json, found no",
-    ):
+    never = r"this was never the token set with manifest (abc){5}0: expected .*abc0.json, found no"
+    with pytest.raises(ValueError, match=never):
         less.as_it_was("abc" * 5 + "0", "train")
     (folder / "manifests" / f"{was.digest}.json").write_bytes(
         (folder / "manifest.json").read_bytes()
@@ -158,15 +157,16 @@ def test_a_manifest_that_lies_costs_no_memory(tmp_path, tokens, elsewhere):
     """Neither plans nor files of what it claims are made."""
     folder = make_token_set(tmp_path / "set", train=[[50] * 40], val=[[50] * 20])
     manifest = read_manifest(folder)
-    first, *others = manifest["shards"]
-    (folder / "manifest.json").write_text(
-        json.dumps(of_shards(manifest, [first | {"tokens": tokens}, *others]))
+    manifest["shards"][0]["tokens"] = tokens
+    write_json(folder / "manifest.json", of_shards(manifest, manifest["shards"]))
+    message = (
+        "expected [0-9,]+ bytes, found 4,000|0 to 17,592,186,044,416, found"
+        "|record of shard train_0.000 is not of"
     )
-    told = "expected [0-9,]+ bytes, found 4,000|0 to 17,592,186,044,416, found|record of shard train_0.000 is not of"
     tracemalloc.start()
     with FileServer.of(folder) as server:
         where = f"{server.url}/set" if elsewhere else folder
-        with pytest.raises(ValueError, match=told):
+        with pytest.raises(ValueError, match=message):
             RowLoader(where, batch_size=2, seq_len=64, prefetch=0, cache_dir=tmp_path / "c").skip(1)
     most = tracemalloc.get_traced_memory()[1]
     tracemalloc.stop()

@@ -123,9 +123,9 @@ def test_fractions_are_coins_that_stay_when_the_rule_changes():
     times = np.repeat([0.0, 0.1, 0.5, 0.9, 2.5, 255.0], 20_000)
     counts = rounded("a", times)
     for fraction in np.unique(times):
-        own = counts[times == fraction]
-        assert abs(own.mean() - fraction) < 0.02
-        assert {*own.tolist()} == {int(np.floor(fraction)), int(np.ceil(fraction))}
+        drawn = counts[times == fraction]
+        assert abs(drawn.mean() - fraction) < 0.02
+        assert {*drawn.tolist()} == {int(np.floor(fraction)), int(np.ceil(fraction))}
     assert (rounded("a", np.minimum(times * 1.5, 255)) >= counts).all(), (
         "a larger number takes nothing out"
     )
@@ -315,10 +315,8 @@ def test_a_view_is_made_again_for_a_set_that_has_grown(tokenizer_json, tmp_path,
     before = counts_of(folder, "good")
     write_source(tmp_path / "corpus", 9)
     run_prepare(*flags, cwd=tmp_path)
-    with pytest.raises(
-        ValueError,
-        match=r"the set has grown or changed since, to .*; run `tokenmill view .* --name good --update`",
-    ):
+    update = "run `tokenmill view .* --name good --update`"
+    with pytest.raises(ValueError, match=f"has grown or changed since, to .*; {update}"):
         TokenSet(folder).viewed("good")
     assert cli.main(["view", str(folder)]) == 0
     assert "the set has changed since; run `tokenmill view" in capsys.readouterr().out
