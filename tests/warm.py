@@ -222,14 +222,14 @@ def lend_a_child() -> None:
             os.close(file)  # whoever has the other end is to see this one closed
         os.environ.clear()
         os.environ.update(request["env"])
-        sys.argv = ["-c"]
-        exec(request["arguments"][-1])
+        sys.argv = ["-c", request["arguments"][-1]]
+        exec(request["arguments"][-2])
         os._exit(0)
     theirs.close()
 
     def lend(path, arguments, files):
         arguments = [os.fsdecode(argument) for argument in arguments]
-        if "forkserver" not in arguments[-1]:  # multiprocess's resource tracker
+        if arguments[-1] != "--multiprocessing-fork":  # multiprocess's resource tracker
             return spawn(path, arguments, files)
         util.spawnv_passfds = spawn
         request = {"arguments": arguments, "files": list(files), "env": dict(os.environ)}

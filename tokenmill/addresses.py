@@ -116,5 +116,10 @@ def cache_root(folder: str | os.PathLike[str] | None = None) -> Path:
     if folder:
         require_folder("the cache", folder)
         return Path(os.path.realpath(folder))
+    return user_cache() / "remote"
+
+
+def user_cache() -> Path:
+    """The folder of this package among the user's caches."""
     caches = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
-    return Path(os.path.realpath(caches)) / "tokenmill" / "remote"
+    return Path(os.path.realpath(caches)) / "tokenmill"

@@ -5,6 +5,7 @@ import re
 import subprocess
 import sys
 import time
+from functools import partial
 
 import psutil
 import pytest
@@ -14,7 +15,8 @@ from making import ROOT, wait_until
 from tokenmill.prepare import pool as pools
 from tokenmill.prepare import progress as progresses
 from tokenmill.prepare.config import available_cores
-from tokenmill.prepare.pool import Failure, Pool
+from tokenmill.prepare.failures import Failure
+from tokenmill.prepare.pool import Pool
 
 
 def run(whats, tmp_path, workers=2, **more):
@@ -51,6 +53,16 @@ def test_all_tasks_are_done_by_at_most_so_many_workers(tmp_path, workers):
     assert sums == [7 * 3, 7 * 30]
     assert texts == ["began"] * 7
     assert run([], tmp_path) == ({}, [0, 0], [])
+
+
+def test_what_workers_share_is_made_once_and_an_error_there_is_left_to_them(tmp_path):
+    mark = tmp_path / "made"
+    whats = [f"task {number}" for number in range(6)]
+    outcomes, _, _ = run(whats, tmp_path, 3, begin=partial(tasks.begin, mark))
+    assert len({pid for _, pid in outcomes.values()}) > 1
+    assert mark.read_text() == "made\n"
+    outcomes, _, _ = run(whats, tmp_path, 3, begin=partial(tasks.begin, tmp_path))
+    assert sorted(what for what, _ in outcomes.values()) == whats, "a folder cannot be opened"
 
 
 def test_a_task_that_raises_fails_alone_with_its_message(tmp_path):

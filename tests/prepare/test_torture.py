@@ -68,7 +68,7 @@ def run_and_kill(flags, cwd, victim, moment):
             servers = [
                 child
                 for child in psutil.Process(process.pid).children()
-                if "forkserver" in str(child.cmdline())
+                if "--multiprocessing-fork" in child.cmdline()
             ]
             workers = list(chain.from_iterable(server.children() for server in servers))
             if victim == "group":

@@ -14,13 +14,13 @@ from typing import NamedTuple
 import numpy as np
 
 from tokenmill.prepare.config import PrepareConfig
-from tokenmill.prepare.run import LITTLE_TEXT
 from tokenmill.text.documents import read_unit
 from tokenmill.text.listing import list_sources
 from tokenmill.text.plan import Unit, plan, shard_size
 from tokenmill.text.source_file import SourceFile
 from tokenmill.text.text_arrays import text_lengths
-from tokenmill.tokenize.encoder import Encoder, choose_encoder
+from tokenmill.tokenize.encoder import Encoder, choose_encoder, engine_pays
+from tokenmill.tokenize.engine import REFERENCE
 from tokenmill.tokenize.load import load_any
 
 SAMPLE_BYTES = 64 << 20  # of text
@@ -58,10 +58,8 @@ def sample_text(
     loaded = load_any(config.tokenizer_name)
     size = sum(file.text_bytes for file in files)
     units = plan(files, config.options, shard_size([]))
-    if size < LITTLE_TEXT:
-        encoder = Encoder(loaded)
-    else:
-        encoder, _ = choose_encoder("auto", loaded)
+    engine = "auto" if engine_pays(loaded, min(size, SAMPLE_BYTES)) else REFERENCE
+    encoder, _ = choose_encoder(engine, loaded)
     lengths = [np.zeros(0, np.int64)]
     text_bytes = 0
     file_bytes = 0.0  # of the units that were read

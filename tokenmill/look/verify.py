@@ -24,7 +24,8 @@ import tyro
 
 from tokenmill.addresses import is_address
 from tokenmill.messages import redact, sanitize
-from tokenmill.prepare.pool import Failure, Pool
+from tokenmill.prepare.failures import Failure
+from tokenmill.prepare.pool import Pool
 from tokenmill.prepare.progress import Progress
 from tokenmill.store.columns import MASK, OFFSETS, TARGETS, TOKENS, columns_of
 from tokenmill.store.files import BLOCK_BYTES, Checksums, read_json, sha256_of_file

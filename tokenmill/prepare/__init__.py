@@ -11,7 +11,8 @@ Comes in: a PrepareConfig. Goes out: a token set's folder, or which units failed
     made              says whether a unit is made; make: makes it, in a worker
     unit_shard        a shard of a unit that is being written, with what its record counts
     encode            tokenizes some texts, or conversations
-    pool              runs tasks in worker processes, and says why one failed; cluster: Ray's
+    pool              runs tasks in worker processes; cluster: Ray's; failures: why one failed
+    workers           the processes, forked from one that has made what they share
     progress          shows what is happening
 
 It must never know how rows are made of what it writes.

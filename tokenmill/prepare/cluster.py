@@ -15,9 +15,10 @@ from pathlib import Path
 from typing import Any
 
 from tokenmill.extras import naming_the_extra
+from tokenmill.prepare.failures import Failure, failure_of
 from tokenmill.prepare.made import Work
 from tokenmill.prepare.make import make
-from tokenmill.prepare.pool import Failure, OnNumbers, OnOutcome, OnText, failure_of
+from tokenmill.prepare.pool import OnNumbers, OnOutcome, OnText
 from tokenmill.text.plan import Unit
 
 PACKAGE = Path(__file__).resolve().parent.parent

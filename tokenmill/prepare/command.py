@@ -16,8 +16,8 @@ import tyro
 
 from tokenmill.messages import counted, in_bytes, sanitize
 from tokenmill.prepare.config import PRESETS, PreparationError, PrepareConfig
+from tokenmill.prepare.failures import Failure
 from tokenmill.prepare.made import left_out_sentences
-from tokenmill.prepare.pool import Failure
 from tokenmill.prepare.run import prepare
 from tokenmill.remote.token_set import open_set
 from tokenmill.store.columns import TARGETS

@@ -16,7 +16,7 @@ import numpy as np
 import pyarrow as pa
 
 from tokenmill.chat.chat_encoder import ChatEncoder
-from tokenmill.prepare.pool import ForAllError
+from tokenmill.prepare.failures import ForAllError
 from tokenmill.store.columns import MASK, TARGETS
 from tokenmill.text.documents import DocumentBatch
 from tokenmill.text.formats import ReadOptions
@@ -52,7 +52,7 @@ EncodeBatches = Callable[[str, int, list[DocumentBatch]], Encoded]
 
 @functools.cache
 def encoder_of(path: Path, engine: str) -> tuple[Encoder, str]:
-    """What documents are encoded with, and what to say of it.
+    """What documents are encoded with, and what to say of it. All that workers share is made.
 
     ForAllError if the named engine cannot be used.
     """
@@ -62,6 +62,7 @@ def encoder_of(path: Path, engine: str) -> tuple[Encoder, str]:
         encoder, why = choose_encoder(engine, Tokenizer.load(path))
     except ValueError as error:
         raise ForAllError(str(error)) from error
+    encoder.warm()
     slower = f", which is slower and gives the same ids: {why}" if why else ""
     return encoder, f"tokenizing with {encoder.engine}{slower}"
 

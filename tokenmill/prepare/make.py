@@ -14,9 +14,9 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 from tokenmill.prepare.encode import batch_encoder, encoder_of
+from tokenmill.prepare.failures import ForAllError
 from tokenmill.prepare.fetching import fetch_files
 from tokenmill.prepare.made import Record, Types, Work, add_types, facts_of, made
-from tokenmill.prepare.pool import ForAllError
 from tokenmill.prepare.unit_shard import UnitShard
 from tokenmill.store.columns import MASK, META, TARGETS
 from tokenmill.store.schema import LEFT_OUT_COUNTS, dtype_name
@@ -42,7 +42,7 @@ def make(work: Work, unit: Unit, report: Report) -> Record:
     The record of its first shard. ValueError for text that cannot be read as the options say, or a
     file that is written to meanwhile.
     """
-    encoder, sentence = encoder_of(work.destination.folder / "tokenizer.json", work.engine)
+    encoder, sentence = encoder_of(work.tokenizer_path, work.engine)
     report(sentence)
     fetch_files(unit)
     stamps = [file.stamp() for file in unit.files]

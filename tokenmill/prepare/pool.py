@@ -7,89 +7,46 @@
     function(task, report)     runs in a worker; `report` passes texts to on_text, and numbers to
                                on_numbers
 
-A Failure is one line that says why a task has no result. Workers are forked from a server, which
-imports that module once, while the parent does something else.
+A Failure is one line that says why a task has no result. workers.py has the processes.
 """
 
-import contextlib
-import errno
-import os
-import signal
-import sys
 import time
-import traceback
-import types
 from collections import Counter, deque
-from collections.abc import Callable, Iterator, Sequence
-from pathlib import Path
-from typing import Any, NamedTuple
+from collections.abc import Callable, Sequence
+from typing import Any
 
-import multiprocess
-from multiprocess import connection, forkserver, resource_tracker
+from multiprocess import connection
 
 from tokenmill.checks import whole_number
+from tokenmill.prepare.failures import Failure
+from tokenmill.prepare.workers import Begin, Function, Worker, WorkerSource, nothing
 
-FULL = {errno.ENOSPC, errno.EDQUOT, errno.EROFS}
-PACKAGES = str(Path(__file__).resolve().parents[2])  # where this package is, if it is not installed
 TRIES = 2
 SILENT_SECONDS = 600  # after which a worker is taken for dead; it reports something every few MB
 POLL_SECONDS = 0.5
 
-Function = Callable[[Any, Callable[..., None]], Any]
 OnNumbers = Callable[..., None]
 OnOutcome = Callable[[Any, Any], None]
 OnText = Callable[[str], None]
 StateOf = Callable[[Any], bool | str]
 
 
-class ForAllError(ValueError):
-    """What every task would fail for."""
-
-
-class Failure(NamedTuple):
-    """Why a task has no result: one line for the user, and a traceback if it looks like a bug."""
-
-    task: Any
-    reason: str
-    traceback: str = ""
-    is_for_all: bool = False  # every other task would fail for it too: a full disk
-
-
-def failure_of(task: Any, error: BaseException) -> Failure:
-    """The Failure for an error: its message; and a traceback unless the user can do something."""
-    is_full = isinstance(error, OSError) and error.errno in FULL
-    is_for_all = is_full or isinstance(error, ForAllError)
-    named = f"{type(error).__name__}: {error}"
-    if isinstance(error, ValueError | OSError | MemoryError):
-        return Failure(task, str(error) or named, "", is_for_all)
-    return Failure(task, named, "".join(traceback.format_exception(error)), is_for_all)
-
-
 class Pool:
-    """Worker processes. The server that forks them starts with `start`, or else with `run`."""
+    """Worker processes. What they are forked from starts with `start`, or else with `run`."""
 
     def __init__(self, workers: int):
         self.workers = whole_number("workers", workers, 1)
-        self._context = multiprocess.get_context("forkserver")
+        self._source = WorkerSource()
 
     def __enter__(self) -> "Pool":
         return self
 
     def __exit__(self, *error: object) -> None:
-        # the server ends, as the next pool of this process may import other modules
-        server = forkserver._forkserver
-        if server._forkserver_pid is not None:
-            with contextlib.suppress(ProcessLookupError):
-                os.kill(server._forkserver_pid, signal.SIGKILL)
-        server._stop()
+        self._source.kill()
 
-    def start(self, *preload: str) -> None:
-        """Starts the server, which imports modules meanwhile. Does nothing if it runs already."""
-        self._context.set_forkserver_preload(list(preload))
-        with _python_path():
-            resource_tracker.ensure_running()  # before: it unblocks SIGINT
-            with _without_sigint():
-                forkserver.ensure_running()
+    def start(self, *modules: str) -> None:
+        """Begins to import the modules that workers need."""
+        self._source.start(modules)
 
     def run(
         self,
@@ -99,20 +56,23 @@ class Pool:
         on_outcome: OnOutcome = lambda task, outcome: None,
         on_text: OnText = lambda text: None,
         state_of: StateOf = lambda task: True,
+        begin: Begin = nothing,
     ) -> list[Failure]:
         """Runs all tasks; what failed.
 
-        `state_of` says whether a task may begin yet, or why it never can. Numbers of a worker that
-        died are taken back. Raises what the callbacks raise.
+        `begin` is called once, in the process that workers are forked from. `state_of` says whether
+        a task may begin yet, or why it never can. Numbers of a worker that died are taken back.
+        Raises what the callbacks raise.
         """
-        self.start()
         most_deaths = TRIES * self.workers
-        run = _Run(tasks, most_deaths, on_numbers, on_outcome, on_text, state_of)
+        run = _Run(tasks, self._source, most_deaths, on_numbers, on_outcome, on_text, state_of)
         try:
             while run.waiting or run.num_busy:
+                if not self._source.is_ready:
+                    self._source.begin(function, begin)
                 wanted = min(self.workers, len(run.waiting) + run.num_busy)
                 for _ in range(wanted - len(run.workers)):
-                    run.workers.append(_Worker(self._context, function))
+                    run.workers.append(Worker(self._source))
                 run.give_tasks()
                 run.hear()
             return run.failures
@@ -127,6 +87,7 @@ class _Run:
     def __init__(
         self,
         tasks: Sequence[Any],
+        source: WorkerSource,
         most_deaths: int,  # of workers at their start
         on_numbers: OnNumbers,
         on_outcome: OnOutcome,
@@ -134,9 +95,10 @@ class _Run:
         state_of: StateOf,
     ):
         self.tasks = tasks
-        self.workers: list[_Worker] = []
+        self.workers: list[Worker] = []
         self.waiting = deque(range(len(tasks)))
         self.failures: list[Failure] = []
+        self._source = source
         self._most_deaths = most_deaths
         self._deaths = Counter[int | None]()  # by the number of the task; None: without one
         self._on_numbers = on_numbers
@@ -151,7 +113,7 @@ class _Run:
     def give_tasks(self) -> None:
         """Gives a task to each worker that has none, and ends those that say nothing."""
         for worker in list(self.workers):
-            if worker.number is None:
+            if worker.is_free:
                 self._give_task(worker)
             elif time.monotonic() - worker.heard > SILENT_SECONDS:
                 self._bury(worker, f"the worker reported nothing for {SILENT_SECONDS} s")
@@ -168,7 +130,9 @@ class _Run:
                 )
                 continue
             worker.heard = time.monotonic()
-            if is_done and worker.number is not None:
+            if worker.pid is None:
+                (worker.pid,) = values
+            elif is_done and worker.number is not None:
                 number = worker.number
                 worker.number = None
                 worker.sums = []
@@ -179,14 +143,14 @@ class _Run:
                 worker.add(values)
                 self._on_numbers(*values)
 
-    def _give_task(self, worker: "_Worker") -> None:
+    def _give_task(self, worker: Worker) -> None:
         for number in list(self.waiting):
             state = self._state_of(self.tasks[number])
             if not state:
                 continue
             self.waiting.remove(number)
             if state is True:
-                worker.begin(number, self.tasks[number])
+                worker.do(number, self.tasks[number])
                 return
             self._settle(number, Failure(self.tasks[number], state))
 
@@ -197,7 +161,7 @@ class _Run:
                 self.waiting.clear()
         self._on_outcome(self.tasks[number], outcome)
 
-    def _bury(self, worker: "_Worker", reason: str) -> None:
+    def _bury(self, worker: Worker, reason: str) -> None:
         worker.kill()
         self.workers.remove(worker)
         if worker.sums:
@@ -205,6 +169,7 @@ class _Run:
         number = worker.number
         self._deaths[number] += 1
         if number is None:  # it died before it had a task
+            self._source.kill()
             if self._deaths[None] > self._most_deaths:
                 raise OSError(
                     f"{self._deaths[None]} workers died at their start; what they printed may say "
@@ -214,87 +179,3 @@ class _Run:
             self.waiting.appendleft(number)
         else:
             self._settle(number, Failure(self.tasks[number], f"{reason}, {TRIES} times"))
-
-
-class _Worker:
-    """A worker process, as the parent sees it."""
-
-    def __init__(self, context: Any, function: Function):
-        self.pipe, workers_end = context.Pipe()
-        self.process = context.Process(target=_serve, args=(workers_end, function), daemon=True)
-        with _without_main():
-            self.process.start()
-        workers_end.close()  # so that the pipe ends when the worker does
-        self.number: int | None = None  # of the task that it is doing
-        self.sums: list[float] = []  # of what it has reported of that task
-        self.heard = 0.0
-
-    def begin(self, number: int, task: Any) -> None:
-        self.number = number
-        self.sums = []
-        self.heard = time.monotonic()
-        with contextlib.suppress(BrokenPipeError):  # it has died, which the next poll finds
-            self.pipe.send(task)
-
-    def add(self, numbers: Sequence[float]) -> None:
-        sums = self.sums or [0] * len(numbers)
-        self.sums = [total + number for total, number in zip(sums, numbers, strict=True)]
-
-    def kill(self) -> None:
-        with contextlib.suppress(ProcessLookupError):  # it is dead already
-            os.kill(self.process.pid, signal.SIGKILL)
-        self.pipe.close()
-
-
-def _serve(pipe: Any, function: Function) -> None:
-    """Runs in a worker, until the parent closes the pipe or is gone."""
-    with contextlib.suppress(EOFError, BrokenPipeError, ConnectionResetError):
-        while True:
-            task = pipe.recv()
-            try:
-                result = function(task, lambda *values: pipe.send((False, *values)))
-            except (BrokenPipeError, ConnectionResetError):
-                raise
-            except BaseException as error:
-                result = failure_of(task, error)
-            pipe.send((True, result))
-
-
-# ---------------------------------------------------------------------------- inherited
-
-
-@contextlib.contextmanager
-def _without_main() -> Iterator[None]:
-    """Processes that start meanwhile do not run the user's script again.
-
-    It may lack `if __name__ == "__main__"`.
-    """
-    main = sys.modules["__main__"]
-    sys.modules["__main__"] = types.ModuleType("__main__")
-    try:
-        yield
-    finally:
-        sys.modules["__main__"] = main
-
-
-@contextlib.contextmanager
-def _python_path() -> Iterator[None]:
-    """PYTHONPATH as sys.path is, which Python 3.11 does not pass on."""
-    former = os.environ.get("PYTHONPATH")
-    os.environ["PYTHONPATH"] = os.pathsep.join([PACKAGES, *filter(None, sys.path)])
-    try:
-        yield
-    finally:
-        del os.environ["PYTHONPATH"]
-        if former is not None:
-            os.environ["PYTHONPATH"] = former
-
-
-@contextlib.contextmanager
-def _without_sigint() -> Iterator[None]:
-    """SIGINT blocked, which the server and its workers inherit: the parent ends them."""
-    mask = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
-    try:
-        yield
-    finally:
-        signal.pthread_sigmask(signal.SIG_SETMASK, mask)

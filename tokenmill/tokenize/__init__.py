@@ -7,6 +7,7 @@ Comes in: Arrow arrays of text. Goes out: ids, lengths, and what a token set kee
     huggingface     runs any tokenizer.json with Hugging Face's library; spelling: its bytes
     load            finds a tokenizer by name, on the hub or in a file; pickled: reads nanochat's
     encoder         documents to tokens, with an engine that is proven before and while it is used
+    proofs          keeps what was proven in the user's cache
     engine          what an engine is, and the registry
     gigatoken       the faster engine; referred: which documents it leaves to the reference
     patterns        the split patterns it knows, and how it runs nanochat's

@@ -22,11 +22,23 @@ from tokenmill.tokenize.codepoints import joined
 from tokenmill.tokenize.engine import ENGINES, REFERENCE, Encode, load_engine
 from tokenmill.tokenize.huggingface import HuggingFace
 from tokenmill.tokenize.proof_texts import hard_texts, random_texts
+from tokenmill.tokenize.proofs import Proof, proof_path, read_proof, write_proof
 from tokenmill.tokenize.tokenizer import Tokenizer
 
 CACHE_BYTES = 192 << 20  # an engine whose cache has taken so much memory is made again
 SAMPLE_ONE_IN = 512  # documents of a shard that both encode, and its first
 RANDOM_TEXTS = 4000  # that a tokenizer.json of any kind is compared on
+
+
+class Costs(NamedTuple):
+    """What a library costs on one core, measured with gpt2, cl100k, o200k and a tokenizer.json."""
+
+    bytes_a_second: float  # that it encodes
+    seconds_a_token: float  # of the vocabulary, to make an engine in its place
+    seconds_to_prove: float
+
+
+COSTS = {"tiktoken": Costs(5e6, 6e-6, 0.2), "tokenizers": Costs(1.5e6, 1e-5, 5.0)}
 
 
 class Part(NamedTuple):
@@ -56,7 +68,7 @@ class Encoder:
     ValueError, with the reason in one line, if the engine cannot be used with this tokenizer.
     """
 
-    def __init__(self, tokenizer: Tokenizer, engine: str = REFERENCE):
+    def __init__(self, tokenizer: Tokenizer, engine: str = REFERENCE, proof: Proof | None = None):
         self.tokenizer = tokenizer
         self.dtype = DTYPES[dtype_name(tokenizer.vocab_size)]
         self.is_reference = engine == REFERENCE
@@ -65,9 +77,18 @@ class Encoder:
         self._reference = self._fast = reference(tokenizer)
         if not self.is_reference:
             self._engine = load_engine(engine)
-            self._engine.require_usable(tokenizer)
             self._renew()
-            self._refers = self._engine.refers_of(tokenizer, self._fast, self._reference)
+            if proof is None:
+                codes = self._engine.code_points_of(tokenizer, self._fast, self._reference)
+                proof = Proof(codes)
+            self.proof = proof
+            self._refers = self._engine.refers_of(tokenizer, proof.code_points)
+
+    def warm(self) -> None:
+        """Makes what would be made when it is first needed, before workers are forked."""
+        self.encode(pa.array(["a"], pa.large_string()))
+        self.tokenizer.encode("a")
+        self.tokenizer.lost_in(["a"])
 
     def encode(self, documents: pa.LargeStringArray) -> tuple[np.ndarray, np.ndarray, int]:
         """Tokens of documents, BOS first; the length of each; how many the reference encoded.
@@ -200,12 +221,25 @@ def proof_sample(shard: str, first: int, count: int) -> np.ndarray:
     return np.flatnonzero(chosen)
 
 
+def engine_pays(tokenizer: Tokenizer, text_bytes: float) -> bool:
+    """Whether an engine is made, and proven if need be, before the reference has encoded this.
+
+    `text_bytes` are those of one core.
+    """
+    costs = COSTS[tokenizer.library]
+    seconds = costs.seconds_a_token * tokenizer.vocab_size
+    paths = [proof_path(name, tokenizer, load_engine(name).VERSIONS) for name in ENGINES]
+    if not any(path.exists() for path in paths):
+        seconds += costs.seconds_to_prove
+    return text_bytes > seconds * costs.bytes_a_second
+
+
 def choose_encoder(wanted: str, tokenizer: Tokenizer) -> tuple[Encoder, str]:
     """What to encode with, and why not a faster engine, or "".
 
     "auto" takes the fastest engine that is proven, or else the reference. Proving takes a fraction
-    of a second or, for a tokenizer.json, some seconds. ValueError if an engine is named and is not
-    proven.
+    of a second or, for a tokenizer.json, some seconds, once on a machine (proofs.py). ValueError
+    if an engine is named and is not proven.
     """
     if wanted == REFERENCE:
         return Encoder(tokenizer), ""
@@ -213,9 +247,7 @@ def choose_encoder(wanted: str, tokenizer: Tokenizer) -> tuple[Encoder, str]:
     engines = [*ENGINES] if wanted == "auto" else [wanted]
     for engine in engines:
         try:
-            encoder = Encoder(tokenizer, engine)
-            encoder.prove_at_start()
-            return encoder, ""
+            return _proven_encoder(engine, tokenizer), ""
         except ValueError as error:
             if wanted != "auto":
                 raise ValueError(
@@ -223,6 +255,26 @@ def choose_encoder(wanted: str, tokenizer: Tokenizer) -> tuple[Encoder, str]:
                 ) from error
             reasons.append(str(error))
     return Encoder(tokenizer), "; ".join(reasons)
+
+
+def _proven_encoder(name: str, tokenizer: Tokenizer) -> Encoder:
+    """The encoder by an engine that is proven, now or before. ValueError if it is not."""
+    engine = load_engine(name)
+    engine.require_usable(tokenizer)
+    path = proof_path(name, tokenizer, engine.VERSIONS)
+    known = read_proof(path)
+    if known is not None:
+        if known.difference:
+            raise ValueError(known.difference)
+        return Encoder(tokenizer, name, known)
+    try:
+        encoder = Encoder(tokenizer, name)
+        encoder.prove_at_start()
+    except ValueError as error:
+        write_proof(path, Proof(np.array([], int), str(error)))
+        raise
+    write_proof(path, encoder.proof)
+    return encoder
 
 
 def _resident_bytes() -> int:

@@ -1,8 +1,9 @@
-"""What an engine is: a module with a name and three functions, and the registry of them.
+"""What an engine is: a module with VERSIONS and four functions, and the registry of them.
 
     engine.require_usable(tokenizer)                    ValueError, with the reason, if it is not
     fast = engine.make(tokenizer)                       documents -> ids, offsets
-    refers = engine.refers_of(tokenizer, fast, slow)    which documents are left to the reference
+    codes = engine.code_points_of(tokenizer, fast, slow)    what the reference must encode
+    refers = engine.refers_of(tokenizer, codes)         which documents are left to it
 
 A new engine is a module of this wing, its entry in ENGINES, and its name in EngineName.
 """
@@ -32,11 +33,17 @@ ENGINES = {"gigatoken": "tokenmill.tokenize.gigatoken"}  # the fastest first
 class Engine(Protocol):
     """What encoder.py needs of an engine."""
 
+    VERSIONS: dict[str, str]  # of packages, that it is proven with
+
     def require_usable(self, tokenizer: "Tokenizer") -> None: ...
 
     def make(self, tokenizer: "Tokenizer") -> Encode: ...
 
-    def refers_of(self, tokenizer: "Tokenizer", fast: Encode, reference: Encode) -> Refers: ...
+    def code_points_of(
+        self, tokenizer: "Tokenizer", fast: Encode, reference: Encode
+    ) -> "np.ndarray[Any, Any]": ...
+
+    def refers_of(self, tokenizer: "Tokenizer", code_points: "np.ndarray[Any, Any]") -> Refers: ...
 
 
 def load_engine(name: str) -> Engine:

@@ -2,7 +2,8 @@
 
     require_usable(tokenizer)         ValueError if it cannot be proven
     fast = make(tokenizer)            documents, an Arrow array of text -> ids, offsets
-    refers_of(tokenizer, ...)         what it must not encode (referred.py)
+    code_points_of(tokenizer, ...)    what it must not encode (referred.py)
+    refers_of(tokenizer, codes)       the documents that have some
 
 encoder.py proves it. It must start no thread, as workers are forked from a process that has used
 it.
@@ -10,7 +11,6 @@ it.
 
 import base64
 import importlib.metadata
-import json
 import tempfile
 from typing import Any
 
@@ -22,6 +22,7 @@ from tokenmill.tokenize.codepoints import Ids, joined, text_buffers
 from tokenmill.tokenize.engine import Encode
 from tokenmill.tokenize.huggingface import HuggingFace, added_token, unspelled
 from tokenmill.tokenize.referred import NAME as NAME
+from tokenmill.tokenize.referred import code_points_of as code_points_of
 from tokenmill.tokenize.referred import normalizes, splits_digits, steps_of
 from tokenmill.tokenize.referred import refers_of as refers_of
 from tokenmill.tokenize.tokenizer import Tokenizer, naming_the_library
@@ -88,6 +89,7 @@ def make(tokenizer: Tokenizer) -> Encode:
 
 def _of_json(tokenizer: HuggingFace) -> Encode:
     import gigatoken
+    import orjson
 
     parts = unspelled(tokenizer)
     if not normalizes(tokenizer):
@@ -99,7 +101,7 @@ def _of_json(tokenizer: HuggingFace) -> Encode:
         vocab = parts["model"]["vocab"]
         for digit in "0123456789":
             parts["added_tokens"].append(added_token(vocab[digit], digit, special=False))
-    loaded = gigatoken.Tokenizer.from_json(json.dumps(parts, ensure_ascii=False))
+    loaded = gigatoken.Tokenizer.from_json(orjson.dumps(parts).decode())
     return lambda documents: _encode(loaded, documents)
 
 

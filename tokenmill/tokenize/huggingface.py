@@ -12,7 +12,6 @@ kept in the token set, so ids are decoded as they were made. Three things are le
 """
 
 import hashlib
-import json
 import os
 import unicodedata
 from collections import Counter
@@ -79,9 +78,10 @@ class HuggingFace(Tokenizer):
                     f"its id {id} stands for {', '.join(map(repr, namesakes))}: what is encoded is "
                     "lost"
                 )
-        library_vocab = tokenizer.decoding.get_vocab(with_added_tokens=True)
+        hidden = hidden_names(tokenizer.special_tokens)
+        library_vocab = tokenizer.encoding_of_texts.get_vocab(with_added_tokens=True)
         for token, id in vocab.items():
-            library_id = library_vocab.get(token)
+            library_id = library_vocab.get(hidden.get(token, token))
             if library_id != id:
                 raise ValueError(
                     f"its token {token!r} has id {id}, the library gives it {library_id}"
@@ -248,6 +248,7 @@ def _without_hidden(text: str) -> str:
 def _load(parts: Parts, name: str) -> "tokenizers.Tokenizer":
     os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")  # every core has its process
     with naming_the_extra("prepare"):
+        import orjson
         import tokenizers
     if not hasattr(tokenizers.Tokenizer, "from_str"):
         version = tokenizers.__version__
@@ -255,7 +256,7 @@ def _load(parts: Parts, name: str) -> "tokenizers.Tokenizer":
             f"expected tokenizers below 1, found {version}; run pip install 'tokenizers<1'"
         )
     with naming_the_library("tokenizers", name):
-        return tokenizers.Tokenizer.from_str(json.dumps(parts, ensure_ascii=False))
+        return tokenizers.Tokenizer.from_str(orjson.dumps(parts).decode())
 
 
 def _is_visible(character: str) -> bool:
@@ -285,27 +286,32 @@ def _digest_of_code_points(loaded: "tokenizers.Tokenizer") -> str:
 
 def unspelled(tokenizer: HuggingFace) -> Parts:
     """The parts of a tokenizer.json whose special tokens have names that no text has."""
-    names = {name: f"{HIDDEN}\ufdd1{id}{HIDDEN}" for name, id in tokenizer.special_tokens.items()}
+    names = hidden_names(tokenizer.special_tokens)
 
     def renamed(name: str) -> str:
         return names.get(name, name)
 
     model = dict(tokenizer.parts["model"])
     vocab = model["vocab"]
-    if isinstance(vocab, dict):
-        model["vocab"] = {renamed(name): id for name, id in vocab.items()}
-    else:
+    if not isinstance(vocab, dict):
         model["vocab"] = [[renamed(name), score] for name, score in vocab]
+    elif not names.keys().isdisjoint(vocab):
+        model["vocab"] = {renamed(name): id for name, id in vocab.items()}
+        if "merges" in model:  # none may make such a token
+            model["merges"] = [merge for merge in model["merges"] if _made_of(merge) not in names]
     if model.get("unk_token"):
         model["unk_token"] = renamed(model["unk_token"])
-    if "merges" in model:  # none may make such a token
-        model["merges"] = [merge for merge in model["merges"] if _made_of(merge) not in names]
     added = []
     for token in tokenizer.parts.get("added_tokens") or []:
         if token["content"] in names:  # a normalizer may change such a name, or drop it
             token = token | {"content": names[token["content"]], "normalized": False}
         added.append(token)
     return tokenizer.parts | {"model": model, "added_tokens": added}
+
+
+def hidden_names(special_tokens: dict[str, int]) -> dict[str, str]:
+    """A name that no text has, for each special token."""
+    return {name: f"{HIDDEN}\ufdd1{id}{HIDDEN}" for name, id in special_tokens.items()}
 
 
 def added_token(id: int, content: str, special: bool) -> Parts:

@@ -1,6 +1,7 @@
 """Which documents gigatoken leaves to the reference.
 
-    refers = refers_of(tokenizer, fast, reference(tokenizer))
+    codes = code_points_of(tokenizer, fast, reference(tokenizer))
+    refers = refers_of(tokenizer, codes)
     refers(documents)                 which the reference has to encode: (num_documents,) bool
 
 To the reference go documents with
@@ -55,20 +56,28 @@ UNASSIGNED = "Cn"
 OF_NO_KIND = (UNASSIGNED, "Co", "Cs")
 
 
-def refers_of(tokenizer: Tokenizer, fast: Encode, reference: Encode) -> Refers:
-    """Tells which documents the reference has to encode.
+def code_points_of(tokenizer: Tokenizer, fast: Encode, reference: Encode) -> np.ndarray:
+    """The code points that the reference has to encode: (num_code_points,) int.
 
     ValueError if the engine fails on some characters.
     """
-    if not isinstance(tokenizer, HuggingFace):
+    codes = []
+    if isinstance(tokenizer, HuggingFace):
+        codes = [_compared(tokenizer, fast, reference), _renormalized(tokenizer)]
+        splits_numbers = splits_digits(tokenizer)
+    else:
         codes = [np.arange(first, last + 1) for first, last in DIFFERING]
-        if tokenizer.pattern == patterns.NANOCHAT_PATTERN:
-            codes.append(patterns.numbers())
-        return CodePoints(np.concatenate(codes)).among
-    codes = [_compared(tokenizer, fast, reference), _renormalized(tokenizer)]
-    if splits_digits(tokenizer):
+        splits_numbers = tokenizer.pattern == patterns.NANOCHAT_PATTERN
+    if splits_numbers:
         codes.append(patterns.numbers())
-    with_codes = CodePoints(np.concatenate(codes)).among
+    return np.concatenate(codes)
+
+
+def refers_of(tokenizer: Tokenizer, code_points: np.ndarray) -> Refers:
+    """Tells which documents the reference has to encode: those with such code points, or tokens."""
+    with_codes = CodePoints(code_points).among
+    if not isinstance(tokenizer, HuggingFace):
+        return with_codes
     flagged, in_normalized = _flagged_tokens(tokenizer)
     if not flagged:
         return with_codes
@@ -116,23 +125,15 @@ def _flagged_tokens(tokenizer: HuggingFace) -> tuple[list[str], list[str]]:
 
 def _compared(tokenizer: HuggingFace, fast: Encode, reference: Encode) -> np.ndarray:
     """The code points that both encode differently, and those of no known kind."""
-    known = []
-    compared = []
-    for codes in ASSIGNED:
-        for code in codes:
-            character = chr(code)
-            if unicodedata.category(character) in OF_NO_KIND:
-                continue
-            known.append(code)
-            if code % OLD_LETTERS == 0 or unicodedata.ucd_3_2_0.category(character) != "Lo":
-                compared.append(code)
+    known = _known_code_points()
     unknown = np.setdiff1d(np.r_[0x80:0xD800, 0xE000:0x110000], known, assume_unique=True)
+    compared = [code for code in known if _is_compared(code)]
     texts = []
     for code in compared:
         contexts = IN_FEWER if code in IDEOGRAPHS else CONTEXTS
         texts.append(contexts.format(chr(code)))
 
-    def differ(texts: list[str]) -> list[int]:
+    def differing(texts: list[str]) -> list[int]:
         documents = pa.array(texts, pa.large_string())
         with naming_the_library(NAME, tokenizer.name):
             return differing_documents(fast(documents), reference(documents))
@@ -140,11 +141,25 @@ def _compared(tokenizer: HuggingFace, fast: Encode, reference: Encode) -> np.nda
     begins = range(0, len(texts), COMPARED)
     groups = ["\n".join(texts[begin : begin + COMPARED]) for begin in begins]
     numbers: list[int] = []  # of the texts in groups that differ
-    for group in differ(groups):
+    for group in differing(groups):
         begin = begins[group]
         numbers += range(begin, min(begin + COMPARED, len(texts)))
-    differing = differ([texts[number] for number in numbers])
-    return np.r_[unknown, [compared[numbers[place]] for place in differing]].astype(int)
+    places = differing([texts[number] for number in numbers])
+    return np.r_[unknown, [compared[numbers[place]] for place in places]].astype(int)
+
+
+def _known_code_points() -> list[int]:
+    """Those of a known kind, beyond ASCII."""
+    known: list[int] = []
+    for codes in ASSIGNED:
+        known += [code for code in codes if unicodedata.category(chr(code)) not in OF_NO_KIND]
+    return known
+
+
+def _is_compared(code: int) -> bool:
+    """Whether a code point is compared, and not one of its like."""
+    is_old_letter = unicodedata.ucd_3_2_0.category(chr(code)) == "Lo"
+    return code % OLD_LETTERS == 0 or not is_old_letter
 
 
 def normalizes(tokenizer: HuggingFace) -> bool:

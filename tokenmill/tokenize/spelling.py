@@ -21,6 +21,7 @@ def _byte_characters() -> dict[str, int]:
 
 
 BYTE_OF = _byte_characters()
+TRANSLATION = str.maketrans({character: chr(byte) for character, byte in BYTE_OF.items()})
 
 
 def spells_bytes(parts: dict[str, Any]) -> bool:
@@ -45,7 +46,7 @@ class Spelling:
 
     def bytes_of(self, name: str) -> bytes:
         if self._by_byte and BYTE_OF.keys() >= set(name):
-            return bytes(BYTE_OF[character] for character in name)
+            return name.translate(TRANSLATION).encode("latin-1")
         byte = BYTE.fullmatch(name)
         if byte:
             return bytes([int(byte[1], 16)])

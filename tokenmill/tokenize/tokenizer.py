@@ -13,6 +13,7 @@ Lone surrogates become U+FFFD, as in tiktoken's own `encode_ordinary`.
 import base64
 import contextlib
 import difflib
+import functools
 import hashlib
 import json
 import os
@@ -25,7 +26,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Self
 import numpy as np
 
 from tokenmill.extras import naming_the_extra
-from tokenmill.store.files import header, read_json, write_json
+from tokenmill.store.files import header, read_json, write_changed
 from tokenmill.store.names import plain
 from tokenmill.store.schema import MOST_IDS
 from tokenmill.store.token_sets import TokenSet
@@ -196,7 +197,8 @@ class Tokenizer:
         facts = {key: getattr(self, key) for key in keys}
         if self.chat is not None:
             facts["chat"] = self.chat.as_dict()
-        write_json(Path(path), header("tokenizer") | facts | self._saved())
+        saved = header("tokenizer") | facts | self._saved()
+        write_changed(Path(path), json.dumps(saved, ensure_ascii=False).encode())
 
     def _saved(self) -> dict[str, Any]:
         ranks = {}
@@ -264,11 +266,11 @@ def load_tokenizer(spec: str) -> Tokenizer:
             )
         return Tokenizer.load(Path(spec))
     _require_known(spec)
-    encoding = _load_encoding(ALIASES.get(spec, spec))
-    special = dict(encoding._special_tokens)
+    vocabulary = _load_vocabulary(ALIASES.get(spec, spec))
+    special = dict(vocabulary["special_tokens"])
     bos_token = next(token for token in BOS_TOKENS if token in special)
     name = SHORT_NAMES.get(spec, spec)
-    return Tokenizer(name, encoding._pat_str, encoding._mergeable_ranks, special, bos_token)
+    return Tokenizer(name, vocabulary["pat_str"], vocabulary["mergeable_ranks"], special, bos_token)
 
 
 def _require_known(name: str) -> None:
@@ -294,11 +296,13 @@ def _tiktoken() -> ModuleType:
     return tiktoken
 
 
-def _load_encoding(name: str) -> "tiktoken.Encoding":
-    package = _tiktoken()
+@functools.cache
+def _load_vocabulary(name: str) -> dict[str, Any]:
+    """What tiktoken makes an Encoding of: making one takes longer than reading the vocabulary."""
+    constructors = _tiktoken().registry.ENCODING_CONSTRUCTORS
     try:
-        encoding: tiktoken.Encoding = package.get_encoding(name)
-        return encoding
+        vocabulary: dict[str, Any] = constructors[name]()
+        return vocabulary
     except Exception as error:  # requests', an OSError for the cache, a ValueError for a wrong hash
         reason = str(error).splitlines()[0] if str(error) else type(error).__name__
         raise ConnectionError(

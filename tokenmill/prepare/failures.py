@@ -1,0 +1,30 @@
+"""Why a task has no result, in one line for the user."""
+
+import errno
+import traceback
+from typing import Any, NamedTuple
+
+FULL = {errno.ENOSPC, errno.EDQUOT, errno.EROFS}
+
+
+class ForAllError(ValueError):
+    """What every task would fail for."""
+
+
+class Failure(NamedTuple):
+    """Why a task has no result: one line for the user, and a traceback if it looks like a bug."""
+
+    task: Any
+    reason: str
+    traceback: str = ""
+    is_for_all: bool = False  # every other task would fail for it too: a full disk
+
+
+def failure_of(task: Any, error: BaseException) -> Failure:
+    """The Failure for an error: its message; and a traceback unless the user can do something."""
+    is_full = isinstance(error, OSError) and error.errno in FULL
+    is_for_all = is_full or isinstance(error, ForAllError)
+    named = f"{type(error).__name__}: {error}"
+    if isinstance(error, ValueError | OSError | MemoryError):
+        return Failure(task, str(error) or named, "", is_for_all)
+    return Failure(task, named, "".join(traceback.format_exception(error)), is_for_all)
