@@ -30,6 +30,8 @@ from tokenmill.tokenize.load import load_any
 BAD_CONFIGS = {
     "part must be I/N": {"part": "0/3"},
     "--keep-columns must be names": {"keep_columns": "a,a"},
+    "meta and Meta.lang may mean one": {"keep_columns": "meta,Meta.lang"},
+    "kept_tokens and tokens may mean one": {"keep_columns": "kept_tokens,tokens"},
     "5 sources have 5 names": {"source": tuple("abcde")},
     "both say what validates": {"val_file": "a", "val_fraction": 0.1},
     "--val-fraction must be from 0.000001": {"val_fraction": 0.0},

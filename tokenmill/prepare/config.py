@@ -7,12 +7,14 @@ config.dataset, config.options, config.part_of      the set's name, how document
 import os
 import re
 from dataclasses import dataclass, replace
+from itertools import combinations
 from math import ceil
 from pathlib import Path
 from typing import Any, Literal
 
 from tokenmill.addresses import has_scheme, named, require_no_password
 from tokenmill.checks import whole_number
+from tokenmill.store.columns import KNOWN
 from tokenmill.store.schema import MOST_IDS
 from tokenmill.text.formats import MAX_DOCUMENT_BYTES, ReadOptions
 from tokenmill.text.listing import name_of_source
@@ -127,11 +129,7 @@ class PrepareConfig:
                 f"name must be of letters, digits, '.', '_' and '-', not {self.dataset!r}; give "
                 "--name"
             )
-        columns = self.options.kept
-        if "" in columns or len(set(columns)) < len(columns):
-            raise ValueError(
-                f"--keep-columns must be names, separated by commas, not {self.keep_columns!r}"
-            )
+        self._require_columns()
 
     def _set(self, field: str, value: Any) -> None:
         object.__setattr__(self, field, value)
@@ -154,6 +152,19 @@ class PrepareConfig:
                 "--val-fraction must be from 0.000001 to less than 1, as 0.01, not "
                 f"{self.val_fraction}"
             )
+
+    def _require_columns(self) -> None:
+        columns = self.options.kept
+        if "" in columns or len(set(columns)) < len(columns):
+            raise ValueError(
+                f"--keep-columns must be names, separated by commas, not {self.keep_columns!r}"
+            )
+        for first, second in combinations(columns, 2):
+            if _may_be_one(first, second):
+                raise ValueError(
+                    f"--keep-columns: {first} and {second} may mean one column in a rule of "
+                    "`tokenmill view`; keep one of them, or rename the other"
+                )
 
     def _sources(self) -> tuple[str, ...]:
         is_one = isinstance(self.source, str | os.PathLike)
@@ -233,6 +244,20 @@ class PrepareConfig:
             conversations=self.chat is not None,
             messages_column=self.messages_column,
         )
+
+
+def _may_be_one(first: str, second: str) -> bool:
+    """Whether rules cannot tell two columns apart: SQL has no case, and meta has meta.lang."""
+    paths = []
+    for name in (first, second):
+        path = name.lower().split(".")
+        if path[0] in KNOWN:
+            path[0] = f"kept_{path[0]}"
+        paths.append(path)
+    length = min(map(len, paths))
+    is_within = paths[0][:length] == paths[1][:length]
+    heads = {name.partition(".")[0] for name in (first, second)}
+    return is_within or (paths[0][0] == paths[1][0] and len(heads) == 2)
 
 
 FINEWEB = PrepareConfig(

@@ -19,11 +19,12 @@ from tqdm import tqdm
 from tokenmill.remote.token_set import RemoteTokenSet
 from tokenmill.rows.order import random_bits
 from tokenmill.rows.windows import DEFAULT_WINDOW_SIZE, cut_slices
+from tokenmill.store.columns import KNOWN
 from tokenmill.store.files import AtomicFile, header, write_json
 from tokenmill.store.shards import SPLITS, ShardEntry
 from tokenmill.store.token_sets import TokenSet
 from tokenmill.store.views import FOLDER, MOST, NAME, VIEW_ARRAYS
-from tokenmill.views.documents import KNOWN, DocumentTables
+from tokenmill.views.documents import DocumentTables
 from tokenmill.views.rule import Evaluator, Rule
 
 
