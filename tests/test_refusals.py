@@ -99,7 +99,9 @@ def of_file(name, content, read):
 def of_parquet(**columns):
     data = io.BytesIO()
     pq.write_table(pa.table(columns), data)
-    return of_file("a.parquet", data.getvalue(), lambda path: read_parquet(path, np.dtype("<u2")))
+    return of_file(
+        "a.parquet", data.getvalue(), lambda path: [*read_parquet(path, np.dtype("<u2"))]
+    )
 
 
 def of_set(look, file=None, change=None):
@@ -158,7 +160,9 @@ REFUSED = {
     "expected a folder on this disk, found an address": lambda folder: TokenSet("s3://bucket/set"),
     "expected a mixture's TOML file, found none": lambda folder: Mixture.load(folder / "none.toml"),
     "found version 2": of_file(
-        "a.idx", HEADER.pack(MAGIC, 2, 8, 0, 0), lambda path: read_megatron(path, np.dtype("<u2"))
+        "a.idx",
+        HEADER.pack(MAGIC, 2, 8, 0, 0),
+        lambda path: [*read_megatron(path, np.dtype("<u2"))],
     ),
     "expected a column input_ids, of lists of ids": of_parquet(ids=[[1]]),
     "expected ids in every row of input_ids, found nulls": of_parquet(input_ids=[[1], None]),
