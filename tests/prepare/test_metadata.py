@@ -208,7 +208,11 @@ def test_a_set_that_grows_keeps_the_types_of_its_columns(tmp_path, tokenizer_jso
         prepared_here(tmp_path, tokenizer_json, source=source)
     path.write_text('{"text": "a text", "it": 3}\n')
     assert prepared_here(tmp_path, tokenizer_json, source=source) == former
-    assert [row["it"] for row in kept_of(former)] == [1, 2, 3]
+    (tmp_path / "corpus" / "other.jsonl").write_text('{"text": "a text"}\n')
+    with pytest.raises(PreparationError, match="line 1 lacks 'it'; if lines may lack it"):
+        prepared_here(tmp_path, tokenizer_json, source=source)
+    prepared_here(tmp_path, tokenizer_json, source=source, keep_columns="it?")
+    assert [row["it"] for row in kept_of(former)] == [1, 2, 3, None]
 
 
 def test_a_text_file_among_others_lacks_every_column(tmp_path, tokenizer_json):

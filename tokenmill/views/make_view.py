@@ -33,7 +33,7 @@ def make_view(token_set: TokenSet, name: str, rule: Rule) -> dict[str, Any]:
 
     Raises ValueError for a name or rule that is not valid, or a rule that keeps nothing.
     """
-    if not NAME.fullmatch(name):
+    if not isinstance(name, str) or not NAME.fullmatch(name):
         raise ValueError(
             "--name must be 1 to 100 letters, digits, '.', '_' or '-', and not 16 hex digits, not "
             f"{ascii(name)[:120]}"
