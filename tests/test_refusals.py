@@ -30,6 +30,11 @@ from tokenmill.tokenize.load import load_any
 BAD_CONFIGS = {
     "part must be I/N": {"part": "0/3"},
     "--keep-columns must be names": {"keep_columns": "a,a"},
+    "meta and Meta.lang may mean one": {"keep_columns": "meta,Meta.lang"},
+    "kept_tokens and tokens may mean one": {"keep_columns": "kept_tokens,tokens"},
+    "and --unended-turns go with --chat": {"unended_turns": True},
+    "--unended-turns is for templates of a file": {"unended_turns": True, "chat": "chatml"},
+    "--text-column and --document-separator are for text": {"text_column": "a", "chat": "chatml"},
     "5 sources have 5 names": {"source": tuple("abcde")},
     "both say what validates": {"val_file": "a", "val_fraction": 0.1},
     "--val-fraction must be from 0.000001": {"val_fraction": 0.0},
@@ -97,7 +102,9 @@ def of_file(name, content, read):
 def of_parquet(**columns):
     data = io.BytesIO()
     pq.write_table(pa.table(columns), data)
-    return of_file("a.parquet", data.getvalue(), lambda path: read_parquet(path, np.dtype("<u2")))
+    return of_file(
+        "a.parquet", data.getvalue(), lambda path: [*read_parquet(path, np.dtype("<u2"))]
+    )
 
 
 def of_set(look, file=None, change=None):
@@ -156,7 +163,9 @@ REFUSED = {
     "expected a folder on this disk, found an address": lambda folder: TokenSet("s3://bucket/set"),
     "expected a mixture's TOML file, found none": lambda folder: Mixture.load(folder / "none.toml"),
     "found version 2": of_file(
-        "a.idx", HEADER.pack(MAGIC, 2, 8, 0, 0), lambda path: read_megatron(path, np.dtype("<u2"))
+        "a.idx",
+        HEADER.pack(MAGIC, 2, 8, 0, 0),
+        lambda path: [*read_megatron(path, np.dtype("<u2"))],
     ),
     "expected a column input_ids, of lists of ids": of_parquet(ids=[[1]]),
     "expected ids in every row of input_ids, found nulls": of_parquet(input_ids=[[1], None]),

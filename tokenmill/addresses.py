@@ -12,6 +12,7 @@ import re
 from pathlib import Path
 from urllib.parse import quote, urlsplit, urlunsplit
 
+from tokenmill.checks import text_of
 from tokenmill.messages import redact
 
 SCHEME = re.compile(
@@ -35,9 +36,9 @@ def is_address(tokens: object) -> bool:
 
 def named(tokens: str | os.PathLike[str]) -> str | Path:
     """An address in its one spelling, or a folder. A Path made from an address is that address."""
-    name = os.fspath(tokens)
-    if isinstance(name, bytes):
-        return Path(os.fsdecode(name))
+    if isinstance(tokens, bytes):
+        return Path(os.fsdecode(tokens))
+    name = text_of("a folder or an address", tokens)
     if LOST_SLASH.match(name) and not os.path.exists(name):
         name = name.replace(":/", "://", 1)
     if not has_scheme(name):
@@ -114,6 +115,7 @@ def cache_root(folder: str | os.PathLike[str] | None = None) -> Path:
     if folder is None:
         folder = os.environ.get("TOKENMILL_CACHE")
     if folder:
+        text_of("the cache", folder)
         require_folder("the cache", folder)
         return Path(os.path.realpath(folder))
     return user_cache() / "remote"

@@ -3,6 +3,7 @@ ValueError.
 """
 
 import operator
+import os
 import re
 import reprlib
 from collections.abc import Collection
@@ -53,6 +54,14 @@ def truth(name: str, value: Any) -> bool:
     if value not in (True, False):
         raise ValueError(f"{name} must be True or False, not {value!r}")
     return bool(value)
+
+
+def text_of(name: str, value: Any) -> str:
+    """A text, or a path as one. ValueError for others."""
+    text = os.fspath(value) if isinstance(value, str | os.PathLike) else value
+    if not isinstance(text, str):
+        raise ValueError(f"{name} must be a text, not {reprlib.repr(value)}")
+    return text
 
 
 def one_of(name: str, value: Any, known: Collection[str]) -> None:

@@ -53,6 +53,7 @@ from tokenmill.batches.torch_arrays import find_device
             "shard train_1.000.* fewer .*than a row.* 60; use packing='best_fit'",
         ),
         ({"packing": "nanochat", "epochs": 1}, "epochs is not supported with packing='nanochat'"),
+        ({"packing": "nanochat", "shuffle": False}, "shuffle=False is not supported with"),
         ({"prefetch": -1}, "prefetch must be a whole number of at least 0, not -1"),
         ({"prefetch": 10**9}, "prefetch must be at most 1,000, not 1000000000"),
         ({"epochs": 0}, "epochs must be a whole number of at least 1, not 0"),

@@ -281,7 +281,8 @@ def random_run(sets, kind, rng):
     if kind == "chats":
         packing = "best_fit"
     long = rng.choice(["crop", "drop"] if kind == "chats" else ["split", "crop"])
-    fixed = {"packing": packing, "shuffle": rng.random() < 0.8, "seed": rng.choice([7, 1337])}
+    is_shuffled = rng.random() < 0.8 or packing == "nanochat"
+    fixed = {"packing": packing, "shuffle": is_shuffled, "seed": rng.choice([7, 1337])}
     for number in range(rng.randint(2, 6)):
         if kind != "nanochat":
             ranks = rng.randint(1, 3)
@@ -642,6 +643,9 @@ REFUSED = [
         "--document must be a number from 0, or web/7 in a mixture, not 'web'",
     ),
     ("{web} --document 3 --seq-len 16 --epoch -1", "epoch"),
+    ("{web} --row 3 --seq-len 16 --epoch 1", "--epoch is for --document, not --row"),
+    ("{web} --row 3 --seq-len 16 --rank 0", "--rank is for --batch, not --row"),
+    ("{web} --document 3 --seq-len 16 --columns all", "--columns is for --row, --batch, --step"),
     (
         "{web} --step 3",
         "--step needs --seq-len and --batch-size and --world-size, as in training, "

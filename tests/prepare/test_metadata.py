@@ -2,7 +2,7 @@
 
 import json
 import random
-import re
+from decimal import Decimal
 from itertools import chain
 
 import pyarrow as pa
@@ -10,10 +10,15 @@ import pyarrow.parquet as pq
 import pytest
 from making import make_text, run_prepare
 
+from tokenmill import PrepareConfig, prepare
 from tokenmill.look.verify import verify
+from tokenmill.prepare.config import PreparationError
 from tokenmill.store.tables import metadata_of
 from tokenmill.store.token_sets import TokenSet
+from tokenmill.views.distributions import distributions
+from tokenmill.views.documents import DocumentTables
 
+LIST_OF_ELEMENTS = pa.list_(pa.field("element", pa.string()))
 TEXTS = make_text(120, seed=3, words=12)
 
 
@@ -134,16 +139,119 @@ def test_numbers_of_several_types_stay_numbers(tmp_path, tokenizer_json):
     assert [row["it"] for row in kept_of(folder)] == [2, None, 1.5, 3, None]
 
 
-@pytest.mark.parametrize("size", ["1000", "100000"], ids=["a shard a file", "one shard"])
-def test_a_column_of_two_types_over_files_is_an_error_that_names_both(
-    tmp_path, tokenizer_json, size
-):
-    columns_of(tmp_path / "corpus", [pa.array([1] * 9), pa.array(["x"] * 9), pa.array([2] * 9)])
-    flags = (*flags_of(tokenizer_json, "--keep-columns", "it"), "--shard-text-bytes", size)
-    done = run_prepare(*flags, cwd=tmp_path, check=False)
-    assert done.returncode == 1
-    assert re.search(
-        "column 'it' to keep is (number|text) in [012].parquet and (number|text) in [012].parquet",
-        done.stderr,
+ONE = {  # columns of two files, and the type of both
+    "lists": (pa.array([["a"]], LIST_OF_ELEMENTS), pa.array([["b"]]), pa.list_(pa.string())),
+    "texts": (pa.array(["a"], pa.string_view()), pa.array(["b"], pa.large_string()), pa.string()),
+    "fractions": (pa.array([1 << 53]), pa.array([1.5], pa.float32()), pa.float64()),
+    "decimals": (pa.array([Decimal("1.10")]), pa.array([3]), pa.decimal128(38, 2)),
+    "null": (pa.nulls(1), pa.array([["a"]]), pa.list_(pa.string())),
+    "bytes": (pa.array([b"\xff"]), pa.array([b"\xfe"], pa.large_binary()), pa.binary()),
+    "fields": (pa.array([{"a": 1}]), pa.array([{"a": 2, "b": None}]), None),
+}
+
+
+@pytest.mark.parametrize("size", [1000, 100_000], ids=["a shard a file", "one shard"])
+@pytest.mark.parametrize("kind", ONE)
+def test_a_column_has_one_type_whatever_the_shard(tmp_path, tokenizer_json, kind, size):
+    *columns, expected = ONE[kind]
+    columns_of(tmp_path / "corpus", columns)
+    token_set = TokenSet(prepared_here(tmp_path, tokenizer_json, shard_text_bytes=size))
+    tables = DocumentTables(token_set)
+    if expected is not None:
+        assert tables.columns == {"it": expected}
+    values = []
+    for _, rows in tables.batches(["it"]):
+        values += rows.column("it").to_pylist()
+    listed = {name for name, _ in distributions(token_set, None)}
+    assert ("it" in listed) == (kind in ("texts", "fractions", "decimals"))
+    plain = [(value or {}).get("a") if kind == "fields" else value for value in values]
+    assert plain == (
+        [1, 2] if kind == "fields" else columns[0].to_pylist() + columns[1].to_pylist()
     )
+
+
+TWO = {
+    "text": (pa.array(["x"]), "column 'it' to keep is (int64|string) in .* and (int64|string) in"),
+    "list": (pa.array([[1]]), "column 'it' to keep is"),
+    "fraction": (pa.array([1.5]), "9007199254740993 not in range"),
+    "unsigned": (pa.array([1 << 63], pa.uint64()), "9223372036854775808 not in range"),
+}
+
+
+@pytest.mark.parametrize("size", [1000, 100_000], ids=["a shard a file", "one shard"])
+@pytest.mark.parametrize("kind", TWO)
+def test_types_that_do_not_go_together_are_found_while_preparing(
+    tmp_path, tokenizer_json, kind, size
+):
+    column, message = TWO[kind]
+    columns_of(tmp_path / "corpus", [pa.array([(1 << 53) + 1]), column])
+    with pytest.raises((ValueError, PreparationError), match=message):
+        prepared_here(tmp_path, tokenizer_json, shard_text_bytes=size)
     assert not list(tmp_path.rglob("manifest.json"))
+
+
+def test_what_cannot_go_together_is_found_before_a_shard_is_made(tmp_path, tokenizer_json):
+    columns_of(tmp_path / "corpus", [pa.array([1])])
+    (tmp_path / "corpus" / "b.jsonl").write_text('{"text": "a text", "it": "x"}\n')
+    source = str(tmp_path / "corpus" / "*")
+    with pytest.raises(ValueError, match="'it' to keep is int64 in 0.parquet and string in b.js"):
+        prepared_here(tmp_path, tokenizer_json, source=source, dry_run=True)
+
+
+def test_a_set_that_grows_keeps_the_types_of_its_columns(tmp_path, tokenizer_json):
+    columns_of(tmp_path / "corpus", [pa.array([1, 2])])
+    former = prepared_here(tmp_path, tokenizer_json)
+    path = tmp_path / "corpus" / "more.jsonl"
+    source = str(tmp_path / "corpus" / "*")
+    path.write_text('{"text": "a text", "it": 2.5}\n')
+    with pytest.raises(ValueError, match="'it' to keep is int64 in the set as it is and double in"):
+        prepared_here(tmp_path, tokenizer_json, source=source)
+    path.write_text('{"text": "a text", "it": 3}\n')
+    assert prepared_here(tmp_path, tokenizer_json, source=source) == former
+    (tmp_path / "corpus" / "other.jsonl").write_text('{"text": "a text"}\n')
+    with pytest.raises(PreparationError, match="line 1 lacks 'it'; if lines may lack it"):
+        prepared_here(tmp_path, tokenizer_json, source=source)
+    prepared_here(tmp_path, tokenizer_json, source=source, keep_columns="it?")
+    assert [row["it"] for row in kept_of(former)] == [1, 2, 3, None]
+
+
+def test_a_text_file_among_others_lacks_every_column(tmp_path, tokenizer_json):
+    columns_of(tmp_path / "corpus", [pa.array([1])])
+    (tmp_path / "corpus" / "notes.txt").write_text("a text")
+    source = str(tmp_path / "corpus" / "*")
+    for columns in ({"keep_columns": "it"}, {"keep_columns": "it?", "text_column": "it"}):
+        with pytest.raises(ValueError, match="notes.txt: a file of text has no columns"):
+            prepared_here(tmp_path, tokenizer_json, source=source, **columns)
+    folder = prepared_here(tmp_path, tokenizer_json, source=source, keep_columns="it?")
+    assert [row["it"] for row in kept_of(folder)] == [1, None]
+
+
+TWICE = {
+    "jsonl": '{"text": "a text", "meta.id": 1, "meta": {"id": 2}}\n',
+    "csv": "text,meta.id,meta.id\na text,1,2\n",
+}
+
+
+@pytest.mark.parametrize("suffix", [*TWICE, "parquet"])
+def test_a_name_that_two_columns_of_a_file_have_is_an_error(tmp_path, tokenizer_json, suffix):
+    path = tmp_path / f"a.{suffix}"
+    if suffix == "parquet":
+        table = pa.table({"text": ["a text"], "meta.id": [1], "meta": [{"id": 2}]})
+        pq.write_table(table, path)
+    else:
+        path.write_text(TWICE[suffix])
+    with pytest.raises(PreparationError, match="meta.id"):
+        prepared_here(tmp_path, tokenizer_json, source=str(path), keep_columns="meta.id?")
+
+
+def prepared_here(folder, tokenizer, **settings):
+    """The set of the corpus below a folder, prepared in this process."""
+    given = {
+        "source": str(folder / "corpus"),
+        "tokenizer": tokenizer,
+        "tokens_root": str(folder),
+        "keep_columns": "it",
+        "val_fraction": 1e-6,
+        "workers": 1,
+    }
+    return prepare(PrepareConfig(**given | settings)).folder

@@ -89,7 +89,7 @@ def files(tmp_path_factory):
     manifest["tokenizer"] |= {"eot_token": "<|eot|>", "eot_id": 1}
     record = json.loads((folder / "shards/train_0.000.json").read_text())
     record |= {
-        "metadata": {"score": "number"},
+        "metadata": "score",
         "refused": {"no text": {"count": 3, "first": "a: line 1"}},
     }
     record["unit"] = {"k": 0, "n": 1, "shard_text_bytes": 9000, "shards": {"train_0.000": "train"}}

@@ -192,6 +192,7 @@ WRONG = [
     ({"where": "now() > '2020-01-01'"}, "now does not give the same each time"),
     ({"repeat": "unnest([1, 2])"}, "a rule sees one document at a time"),
     ({"repeat": "1", "cap": 256}, "--cap must be at most 255"),
+    ({"where": "tokens > 1", "cap": 2}, "--cap is for --repeat"),
     ({"repeat": "#1"}, "a position like #1 is not supported"),
     (
         {"where": "age(timestamp '2020-01-01') > interval 1 day"},

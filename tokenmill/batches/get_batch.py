@@ -131,7 +131,7 @@ class LoaderCache:
         """See tokenmill.load_state_dict."""
         try:
             loaded = [_read_saved(*saved) for saved in json.loads(state["get_batch"])]
-        except (AttributeError, KeyError, TypeError, ValueError) as error:
+        except (AttributeError, LookupError, TypeError, ValueError) as error:
             raise ValueError(
                 f"expected what tokenmill.state_dict() returned, found {str(state)[:80]!r}"
             ) from error

@@ -48,9 +48,10 @@ class RowLoader(BaseLoader[tuple[torch.Tensor, torch.Tensor]]):
     | packing | how rows are made: "best_fit", "nanochat", "concat", "random" (docs/packing.md) |
     | long_documents | longer than a row, with best_fit: "split" or "crop"; chats: docs/chat.md |
     | shuffle | the slices of all shards; False: shards in order in every epoch (docs/order.md) |
-    | seed | seed of every random order, except validation's, which is fixed |
+    | seed | seed of every random order, except validation's, which is fixed; nanochat has none |
     | epochs | the number of epochs in an iteration; by default the loader is endless |
-    | drop_last | drop last rows that are fewer than a global batch, or return shorter batches |
+    | drop_last | drop last rows that are fewer than a global batch, or return shorter batches; |
+    |   | without an end, as without `epochs`, there are none |
     | loss | which tokens of text are targets: "all"; "once": not filler and BOS; "skip_cuts": not |
     |   | the first 16 after an inserted BOS (docs/packing.md) |
     | ignore_index | the target where a token is not in the loss: -100 as in torch, -1 in nanochat |

@@ -103,6 +103,8 @@ def require_known_rank() -> None:
 
 def rank_in_mesh(mesh: Any) -> tuple[int, int]:
     """(rank, world_size) of this process in a DeviceMesh whose dimensions are data-parallel."""
+    if not hasattr(mesh, "get_coordinate"):
+        raise ValueError(f"mesh must be a DeviceMesh, not {mesh!r}")
     coordinate = mesh.get_coordinate()
     if coordinate is None:
         raise ValueError(

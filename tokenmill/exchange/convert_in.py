@@ -183,27 +183,28 @@ def documents_in(
     dtype = np.dtype(dtype_name(tokenizer.vocab_size))
     sizes = [path.stat().st_size for path in files]
     val_begin = val_from * sum(sizes)  # in bytes of all files
-    before = 0  # bytes of the files before this one
+    before = 0.0  # bytes of the files, and parts of one, before this one
     has_bos = False
     pending: FoundDocument | None = None  # it may go on in the next file
     for path, size in zip(files, sizes, strict=True):
-        tokens, lengths = read(path, dtype)
-        is_indexed = lengths is not None
-        begins = _begins(path, tokens, lengths, tokenizer)
-        has_bos |= is_indexed or bool((tokens[begins] == bos_id).any())
-        edges = [*begins.tolist(), len(tokens)]
-        head = tokens[: edges[0]]  # goes on with a document, or is one of its own
-        if len(head):
-            pending = pending or FoundDocument(path, before >= val_begin, head[:0])
-            pending = pending._replace(tokens=np.concatenate([pending.tokens, head]))
-        for begin, end in pairwise(edges):
-            if pending is not None:
-                yield pending
-            ends_by_eot = is_indexed and end - begin > 1 and tokens[end - 1] == bos_id
-            last = end - 1 if ends_by_eot else end
-            is_val = before + size * begin / len(tokens) >= val_begin
-            pending = FoundDocument(path, is_val, tokens[begin:last])
-        before += size
+        for tokens, lengths, share in read(path, dtype):
+            part_size = size * share
+            is_indexed = lengths is not None
+            begins = _begins(path, tokens, lengths, tokenizer)
+            has_bos |= is_indexed or bool((tokens[begins] == bos_id).any())
+            edges = [*begins.tolist(), len(tokens)]
+            head = tokens[: edges[0]]  # goes on with a document, or is one of its own
+            if len(head):
+                pending = pending or FoundDocument(path, before >= val_begin, head[:0])
+                pending = pending._replace(tokens=np.concatenate([pending.tokens, head]))
+            for begin, end in pairwise(edges):
+                if pending is not None:
+                    yield pending
+                ends_by_eot = is_indexed and end - begin > 1 and tokens[end - 1] == bos_id
+                last = end - 1 if ends_by_eot else end
+                is_val = before + part_size * begin / len(tokens) >= val_begin
+                pending = FoundDocument(path, is_val, tokens[begin:last])
+            before += part_size
     if not has_bos:
         raise ValueError(
             f"{files[0]}: expected {tokenizer.bos_token}, token {bos_id}, between documents, found "

@@ -128,8 +128,16 @@ def write_cut(header: Header, suffix: str, split: SplitFiles, folder: Path) -> N
         write_flat(path, blocks, header.write(split.dtype, count))
 
 
-def read_flat(header: Header, path: Path, dtype: np.dtype) -> tuple[np.ndarray, None]:
-    """The ids of a file, mapped: (num_tokens,). ValueError if it is not of this layout."""
+class FilePart(NamedTuple):
+    """Some ids of a file of another program; documents of an index are in one part."""
+
+    tokens: np.ndarray  # (num_tokens,)
+    lengths: np.ndarray | None = None  # (num_documents,); None if only BOS tells documents
+    share: float = 1.0  # of the file's ids
+
+
+def read_flat(header: Header, path: Path, dtype: np.dtype) -> Iterator[FilePart]:
+    """The ids of a file, mapped. ValueError if it is not of this layout."""
     begin, dtype = header.read(path, dtype)
     size = path.stat().st_size - begin
     if size % dtype.itemsize or not size:
@@ -143,7 +151,7 @@ def read_flat(header: Header, path: Path, dtype: np.dtype) -> tuple[np.ndarray, 
             f"{path}: expected uint16 token ids, and every other one is 0: they look like uint32 "
             "ids"
         )
-    return tokens, None
+    yield FilePart(tokens)
 
 
 def _looks_like_uint32(tokens: np.ndarray) -> bool:

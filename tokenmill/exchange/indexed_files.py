@@ -2,8 +2,8 @@
 
 docs/format.md has their bytes (Megatron's indexed_dataset.py, datatrove's DocumentTokenizer).
 
-A reader returns tokens (num_tokens,) and the lengths of documents (num_documents,); ValueError if a
-file is not of its layout.
+A reader yields tokens and the lengths of documents, some at a time; ValueError if a file is not of
+its layout.
 """
 
 import os
@@ -17,7 +17,13 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from tokenmill.exchange.flat_files import BLOCK_TOKENS, SplitFiles, require_size, write_flat
+from tokenmill.exchange.flat_files import (
+    BLOCK_TOKENS,
+    FilePart,
+    SplitFiles,
+    require_size,
+    write_flat,
+)
 from tokenmill.messages import sanitize
 from tokenmill.store.documents import ShardDocuments
 from tokenmill.store.maps import map_file
@@ -53,7 +59,7 @@ def write_megatron(split: SplitFiles, folder: Path) -> None:
     write_flat(folder / f"{split.name}.idx", index, header)
 
 
-def read_megatron(path: Path, dtype: np.dtype) -> tuple[np.ndarray, np.ndarray]:
+def read_megatron(path: Path, dtype: np.dtype) -> Iterator[FilePart]:
     """A document may be of several sequences."""
     index_path = path.with_suffix(".idx")
     if not index_path.is_file():
@@ -80,7 +86,7 @@ def read_megatron(path: Path, dtype: np.dtype) -> tuple[np.ndarray, np.ndarray]:
             f"{index_path}: expected sequences one after the other, in documents, found others; it "
             "is damaged"
         )
-    return map_file(path, TYPES[code]), np.diff(offsets[ends])
+    yield FilePart(map_file(path, TYPES[code]), np.diff(offsets[ends]))
 
 
 def _is_whole(
@@ -130,7 +136,8 @@ def _tables(shard: ShardDocuments, schema: pa.Schema) -> Iterator[pa.Table]:
         yield pa.table(arrays, schema=schema)
 
 
-def read_parquet(path: Path, dtype: np.dtype) -> tuple[np.ndarray, np.ndarray]:
+def read_parquet(path: Path, dtype: np.dtype) -> Iterator[FilePart]:
+    """A few million ids at a time, as a small file may hold more than the memory does."""
     file = pq.ParquetFile(path)
     types = dict(zip(file.schema_arrow.names, file.schema_arrow.types, strict=True))
     ids_type: Any = types.get(IDS)
@@ -146,10 +153,32 @@ def read_parquet(path: Path, dtype: np.dtype) -> tuple[np.ndarray, np.ndarray]:
     if left_out:
         names = ", ".join(left_out)
         print(sanitize(f"{path}: left out {names}"), file=sys.stderr)
-    column = file.read([IDS])[0].combine_chunks()
-    if column.null_count or column.flatten().null_count:
-        raise ValueError(f"{path}: expected ids in every row of {IDS}, found nulls")
-    return column.flatten().to_numpy(), np.diff(column.offsets.to_numpy().astype(np.int64))
+    num_ids = _count_ids(file)
+    for column in _batches(file, IDS):
+        tokens = column.flatten()
+        if column.null_count or tokens.null_count:
+            raise ValueError(f"{path}: expected ids in every row of {IDS}, found nulls")
+        lengths = np.diff(column.offsets.to_numpy().astype(np.int64))
+        yield FilePart(tokens.to_numpy(), lengths, len(tokens) / num_ids)
+
+
+def _count_ids(file: pq.ParquetFile) -> int:
+    """How many ids a file has, at least 1; an empty row counts as one."""
+    footer = file.metadata
+    count = 0
+    for group in range(footer.num_row_groups):
+        columns = [footer.row_group(group).column(n) for n in range(footer.num_columns)]
+        count += sum(
+            column.num_values for column in columns if column.path_in_schema.startswith(f"{IDS}.")
+        )
+    return max(1, count)
+
+
+def _batches(file: pq.ParquetFile, name: str) -> Iterator[pa.Array]:
+    """The lists of a column, so many together that they have some million values."""
+    num_rows = file.metadata.num_rows * BLOCK_TOKENS // _count_ids(file)
+    for batch in file.iter_batches(max(1, num_rows), columns=[name], use_threads=False):
+        yield batch.column(0)
 
 
 def _is_list(kind: pa.DataType | None) -> bool:
@@ -175,8 +204,7 @@ def _require_nothing_lost(path: Path, types: dict[str, pa.DataType], per_token: 
 
 
 def _has_zeros(file: pq.ParquetFile) -> bool:
-    column = file.read([PADDING_MASK])[0].combine_chunks()
-    return 0 in column.flatten().to_numpy(False)
+    return any(0 in mask.flatten().to_numpy(False) for mask in _batches(file, PADDING_MASK))
 
 
 def write_datatrove(split: SplitFiles, folder: Path) -> None:

@@ -1,6 +1,6 @@
 """The layouts of `tokenmill convert`, with the documents of a split in their order."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from functools import partial
 from pathlib import Path
 from typing import Literal, NamedTuple
@@ -15,8 +15,7 @@ Name = Literal["nanogpt", "raw", "llm.c", "npy", "megatron", "parquet", "datatro
 Readable = Literal["nanogpt", "raw", "llm.c", "npy", "megatron", "parquet"]
 
 
-# tokens; lengths of documents, or None if only BOS tells them
-ReadFile = Callable[[Path, np.dtype], tuple[np.ndarray, np.ndarray | None]]
+ReadFile = Callable[[Path, np.dtype], Iterator[flat.FilePart]]
 
 
 class Layout(NamedTuple):

@@ -124,6 +124,11 @@ class LoaderConfig:
                 "a mixture, view or epochs is not supported with packing='nanochat', whose rows "
                 "are those of one whole token set, without end; use packing='best_fit'"
             )
+        if self.packing == "nanochat" and not self.shuffle:
+            raise ValueError(
+                "shuffle=False is not supported with packing='nanochat', which has an order of its "
+                "own; leave it out"
+            )
         if self.loss != "all" and self.packing != "best_fit":
             raise ValueError(
                 f"loss={self.loss!r} is not supported with packing={self.packing!r}; "

@@ -49,6 +49,11 @@ OF_RUN = (
     "seed",
 )
 ASKED = ("row", "document", "batch", "step")
+IDLE = {  # beside others of these, a flag would do nothing
+    "epoch": ("document",),
+    "rank": ("batch",),
+    "columns": ("row", "batch", "step"),
+}
 
 
 @dataclass(frozen=True)
@@ -65,12 +70,13 @@ class Show:
     step: int | None = None  # what all ranks got at this call, from 0
     # a checkpoint of the run, which says all settings: its file, or DCP's folder
     checkpoint: str | None = None
-    rank: int | None = None  # the rank whose batch to show; by default the only one
-    epoch: int = 0  # the epoch in which to look for a document
+    rank: int | None = None  # with --batch, the rank whose batch to show; by default the only one
+    epoch: int | None = None  # the epoch in which to look for a document; by default 0
     # which split; by default that of a checkpoint with one position, or train
     split: Split | None = None
-    batch_size: int | None = None  # as in training: rows of a rank at each call
-    world_size: int | None = None  # as in training: the number of ranks
+    # as in training: rows of a rank at each call; rows and documents do not depend on it,
+    batch_size: int | None = None
+    world_size: int | None = None  # nor on this, as in training: the number of ranks
     seq_len: int | None = None  # as in training: tokens of an input
     view: str | None = None  # as in training: the name of a view of the set
     packing: PackingName | None = None  # as in training, by default best_fit
@@ -82,7 +88,7 @@ class Show:
     columns: str | None = None
     cache_dir: str | None = None  # where to cache parts of a remote set; by default TOKENMILL_CACHE
     ids: bool = False  # also print token ids
-    full: bool = False  # print whole texts, even for many rows
+    full: bool = False  # print whole texts, even for many rows: those of one are always whole
 
     def __post_init__(self) -> None:
         asked = [name for name in ASKED if getattr(self, name) is not None]
@@ -92,6 +98,10 @@ class Show:
                 f"expected one of --row, --document, --batch and --step, found {flags}; --row 0 is "
                 "the first row"
             )
+        for name, of in IDLE.items():
+            if getattr(self, name) is not None and asked[0] not in of:
+                flags = ", ".join(map(_flag, of))
+                raise ValueError(f"{_flag(name)} is for {flags}, not --{asked[0]}; leave it out")
         for name in ("epoch", "batch", "step"):
             number = getattr(self, name) or 0
             if number < 0:
@@ -179,7 +189,7 @@ def show(config: Show, console: Console) -> None:
     printer = RowPrinter([*sets.values()], console, config.ids)
     if config.document is not None:
         name, _, number = config.document.rpartition("/")
-        show_document(run, _source(run, name), int(number), config.epoch, printer)
+        show_document(run, _source(run, name), int(number), config.epoch or 0, printer)
         return
     with console.status("counting the rows that come before"):
         rows, leg = _rows(config, run)

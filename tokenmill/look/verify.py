@@ -217,7 +217,7 @@ class VerifyConfig:
     # the token set's folder
     path: tyro.conf.Positional[Annotated[str, tyro.conf.arg(metavar="TOKENS")]]
     quick: bool = False  # check only files, sizes, records and manifest
-    workers: int = 2  # number of processes
+    workers: int = 2  # number of processes; --quick needs none
 
 
 def verify(

@@ -9,6 +9,7 @@ Comes in: a PrepareConfig. Goes out: a token set's folder, or which units failed
     destination       where a set is made: a folder or an address
     estimate          says what is ahead: files to fetch, text to tokenize, space on disks
     made              says whether a unit is made; make: makes it, in a worker
+    column_types      the type of each column that is kept, one in the whole set
     unit_shard        a shard of a unit that is being written, with what its record counts
     encode            tokenizes some texts, or conversations
     pool              runs tasks in worker processes; cluster: Ray's; failures: why one failed

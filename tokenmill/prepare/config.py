@@ -7,12 +7,15 @@ config.dataset, config.options, config.part_of      the set's name, how document
 import os
 import re
 from dataclasses import dataclass, replace
+from itertools import combinations
 from math import ceil
+from numbers import Real
 from pathlib import Path
 from typing import Any, Literal
 
 from tokenmill.addresses import has_scheme, named, require_no_password
-from tokenmill.checks import whole_number
+from tokenmill.checks import text_of, truth, whole_number
+from tokenmill.store.columns import KNOWN
 from tokenmill.store.schema import MOST_IDS
 from tokenmill.text.formats import MAX_DOCUMENT_BYTES, ReadOptions
 from tokenmill.text.listing import name_of_source
@@ -22,6 +25,16 @@ from tokenmill.tokenize.engine import EngineName
 FEW_NAMES = 3  # of sources, that make the name of the data set
 ESCAPES = {"n": "\n", "r": "\r", "t": "\t", "\\": "\\"}
 TEXTS = ("tokenizer", "bos_token", "val_file", "chat", "raw_dir")  # that may be paths, not empty
+ALL_TEXTS: tuple[str, ...] = (
+    *TEXTS,
+    "eot_token",
+    "messages_column",
+    "name",
+    "text_column",
+    "keep_columns",
+)
+ALL_TEXTS += ("document_separator", "revision", "tokens_root", "part", "loss", "engine")
+TRUTHS = ("unended_turns", "skip_broken", "keep_raw", "dry_run")
 SMALLEST = {"workers": 1, "num_shards": 1, "max_document_bytes": 1, "shard_text_bytes": 1000}
 
 
@@ -88,7 +101,8 @@ class PrepareConfig:
     raw_dir: str = "data/raw"  # where files from the hub are fetched to
     # keep files from the hub; otherwise each is deleted once its shards are made
     keep_raw: bool = True
-    workers: int = available_cores()  # processes; by default as many as this process has cores
+    # processes, without --cluster; by default as many as this process has cores
+    workers: int = available_cores()
     cluster: Literal["ray"] | None = None  # make shards on the Ray cluster that RAY_ADDRESS names
     # I/N: make only every N-th unit, as one of N machines; the last one finishes
     part: str | None = None
@@ -98,12 +112,11 @@ class PrepareConfig:
 
     def __post_init__(self) -> None:
         """Puts values in one form. Raises ValueError for one that cannot be used."""
+        self._require_types()
         self._require_fitting()
         for field in TEXTS:
             value = getattr(self, field)
-            if value is not None:
-                self._set(field, os.fspath(value))
-            if value is not None and not os.fspath(value):  # an unset variable of the shell
+            if value == "":  # an unset variable of the shell
                 flag = field.replace("_", "-")
                 raise ValueError(f"--{flag} is empty; leave it out, or say which")
         self._set("source", self._sources())
@@ -127,19 +140,36 @@ class PrepareConfig:
                 f"name must be of letters, digits, '.', '_' and '-', not {self.dataset!r}; give "
                 "--name"
             )
-        columns = self.options.kept
-        if "" in columns or len(set(columns)) < len(columns):
-            raise ValueError(
-                f"--keep-columns must be names, separated by commas, not {self.keep_columns!r}"
-            )
+        self._require_columns()
 
     def _set(self, field: str, value: Any) -> None:
         object.__setattr__(self, field, value)
 
+    def _require_types(self) -> None:
+        """ValueError for a value of another type than a field has."""
+        for field in ALL_TEXTS:
+            value = getattr(self, field)
+            if value is not None:
+                self._set(field, text_of(f"--{field.replace('_', '-')}", value))
+        for field in TRUTHS:
+            self._set(field, truth(f"--{field.replace('_', '-')}", getattr(self, field)))
+
     def _require_fitting(self) -> None:
         """ValueError for flags that do not go together, and a fraction that is none."""
-        if self.chat is None and (self.loss, self.messages_column) != ("all", None):
-            raise ValueError("--loss and --messages-column go with --chat, which is missing")
+        of_chat = (self.loss, self.messages_column, self.unended_turns)
+        if self.chat is None and of_chat != ("all", None, False):
+            raise ValueError(
+                "--loss, --messages-column and --unended-turns go with --chat, which is missing"
+            )
+        if self.chat is not None and (self.text_column, self.document_separator) != ("text", None):
+            raise ValueError(
+                "--text-column and --document-separator are for text, and --chat for "
+                "conversations; leave out one or the other"
+            )
+        if self.unended_turns and self.chat in CHAT_NAMES:
+            raise ValueError(
+                f"--unended-turns is for templates of a file; {self.chat} ends its turns"
+            )
         if self.chat is not None and self.eot_token:
             raise ValueError("--eot-token is for text; a chat template itself ends its turns")
         if self.val_fraction is None:
@@ -148,6 +178,8 @@ class PrepareConfig:
             raise ValueError(
                 "--val-file and --val-fraction both say what validates; give one of them"
             )
+        if not isinstance(self.val_fraction, Real):
+            raise ValueError(f"--val-fraction must be a number, not {self.val_fraction!r}")
         self._set("val_fraction", float(self.val_fraction))
         if not 1e-6 <= self.val_fraction < 1:
             raise ValueError(
@@ -155,10 +187,22 @@ class PrepareConfig:
                 f"{self.val_fraction}"
             )
 
+    def _require_columns(self) -> None:
+        columns = self.options.kept
+        if "" in columns or len(set(columns)) < len(columns):
+            raise ValueError(
+                f"--keep-columns must be names, separated by commas, not {self.keep_columns!r}"
+            )
+        for first, second in combinations(columns, 2):
+            if _may_be_one(first, second):
+                raise ValueError(
+                    f"--keep-columns: {first} and {second} may mean one column in a rule of "
+                    "`tokenmill view`; keep one of them, or rename the other"
+                )
+
     def _sources(self) -> tuple[str, ...]:
-        is_one = isinstance(self.source, str | os.PathLike)
-        values: Any = [self.source] if is_one else self.source
-        sources = tuple(dict.fromkeys(os.fspath(value) for value in values))
+        values: Any = self.source if isinstance(self.source, list | tuple) else [self.source]
+        sources = tuple(dict.fromkeys(text_of("--source", value) for value in values))
         if not sources or not all(source.strip() for source in sources):
             raise ValueError(
                 "--source names nothing; name a folder, a file or a repository on the hub"
@@ -233,6 +277,20 @@ class PrepareConfig:
             conversations=self.chat is not None,
             messages_column=self.messages_column,
         )
+
+
+def _may_be_one(first: str, second: str) -> bool:
+    """Whether rules cannot tell two columns apart: SQL has no case, and meta has meta.lang."""
+    paths = []
+    for name in (first, second):
+        path = name.lower().split(".")
+        if path[0] in KNOWN:
+            path[0] = f"kept_{path[0]}"
+        paths.append(path)
+    length = min(map(len, paths))
+    is_within = paths[0][:length] == paths[1][:length]
+    heads = {name.partition(".")[0] for name in (first, second)}
+    return is_within or (paths[0][0] == paths[1][0] and len(heads) == 2)
 
 
 FINEWEB = PrepareConfig(

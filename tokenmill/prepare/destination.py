@@ -90,6 +90,12 @@ class Destination:
         path = shard_path(self.folder, name, "json")
         return read_json(path, "shard") if path.exists() else None
 
+    def read(self, name: str) -> bytes:
+        """A file of the set."""
+        if self.address is None:
+            return (self.folder / name).read_bytes()
+        return read(self.address, name)
+
     def manifest(self) -> dict[str, Any] | None:
         """The manifest of a set that is there already."""
         path = self.folder / "manifest.json"

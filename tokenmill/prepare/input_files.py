@@ -72,24 +72,28 @@ def _with_file(files: list[SourceFile], val_file: str) -> tuple[list[SourceFile]
 
 def _require_fitting(files: list[SourceFile], revision: str, options: ReadOptions) -> None:
     """ValueError for options that mean nothing to these files, or one file that is one document."""
-    file = files[0]
     has_separator = options.document_separator is not None
-    if revision != "main" and file.hub is None:
-        raise ValueError(f"{file.shown}: --revision is for repositories on the hub; leave it out")
-    if not file.format.is_text:
+    if revision != "main" and all(file.hub is None for file in files):
+        raise ValueError(
+            f"{files[0].shown}: --revision is for repositories on the hub; leave it out"
+        )
+    text_files = [file for file in files if file.format.is_text]
+    if not text_files:
         if has_separator:
             raise ValueError(
-                f"{file.shown}: --document-separator is for files of text; leave it out"
+                f"{files[0].shown}: --document-separator is for files of text; leave it out"
             )
         return
-    if options.kept or options.text_column != ReadOptions().text_column:
+    shown = text_files[0].shown
+    may_lack_all = not options.required and len(text_files) < len(files)
+    if options.kept and not may_lack_all or options.text_column != ReadOptions().text_column:
         raise ValueError(
-            f"{file.shown}: a file of text has no columns; leave out --text-column and "
-            "--keep-columns"
+            f"{shown}: a file of text has no columns; leave out --text-column and --keep-columns, "
+            "or take such files out of the source (columns that other files have are kept as id?)"
         )
     if len(files) == 1 and not has_separator:
         raise ValueError(
-            f"{file.shown}: found this one file, which is one document, so nothing would be left "
+            f"{shown}: found this one file, which is one document, so nothing would be left "
             r"to validate with; say what separates its documents, as --document-separator '\n\n' "
             "or '<|endoftext|>', or add files"
         )

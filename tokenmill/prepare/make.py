@@ -13,17 +13,22 @@ from collections import Counter
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
+import pyarrow as pa
+
+from tokenmill.prepare.column_types import ColumnTypes
 from tokenmill.prepare.encode import batch_encoder, encoder_of
 from tokenmill.prepare.failures import ForAllError
 from tokenmill.prepare.fetching import fetch_files
-from tokenmill.prepare.made import Record, Types, Work, add_types, facts_of, made
+from tokenmill.prepare.made import Record, Work, facts_of, made
 from tokenmill.prepare.unit_shard import UnitShard
 from tokenmill.store.columns import MASK, META, TARGETS
 from tokenmill.store.schema import LEFT_OUT_COUNTS, dtype_name
 from tokenmill.store.shard_writer import ShardWriter
 from tokenmill.store.shards import SPLITS, Split
+from tokenmill.store.tables import text_of_schema
 from tokenmill.text.documents import LEFT_OUT, DocumentBatch, read_unit
 from tokenmill.text.formats import BATCH_BYTES
+from tokenmill.text.kept_columns import as_table
 from tokenmill.text.plan import Unit
 from tokenmill.text.source_file import changed
 from tokenmill.tokenize.encoder import Encoder
@@ -99,7 +104,8 @@ class UnitWriter:
         self._shards: list[UnitShard] = []
         self._latest: dict[Split, UnitShard] = {}
         self._counts = [Counter[str]() for _ in unit.files]  # what was left out of each
-        self._types: Types = {}
+        self._types = ColumnTypes()
+        self._types.add(_columns_without_types(work.options.kept), unit.files[0].name)
         self._lost = Counter[str]()  # characters that the tokenizer has no token for
         self._num_characters = 0
         self._first: Split = "val" if unit.files[0].val_share == 1.0 else "train"
@@ -109,8 +115,8 @@ class UnitWriter:
         """Writes documents to the shards of their splits."""
         for batch in batches:
             self._counts[batch.file].update(batch.counts)
-            if len(batch.texts):
-                add_types(self._types, batch.types, self._unit.files[batch.file].name)
+            if len(batch.texts) and batch.kept is not None:
+                self._types.add(batch.kept.schema, self._unit.files[batch.file].name)
         for split in SPLITS:
             of_split = [batch.chosen(batch.is_val == (split == "val")) for batch in batches]
             of_split = [batch for batch in of_split if len(batch.texts)]
@@ -123,7 +129,7 @@ class UnitWriter:
         unit_facts["shards"] = {shard.name: shard.split for shard in self._shards}
         shared = {"fingerprint": self._tokenizer.fingerprint, "unit": unit_facts}
         if self._work.options.kept:
-            shared["metadata"] = {name: kind for name, (kind, _) in self._types.items()}
+            shared["metadata"] = text_of_schema(self._types.schema)
         sources = [file.facts() for file in self._unit.files]
         for facts, counts in zip(sources, self._counts, strict=True):
             left_out = sum(counts[name] for name in LEFT_OUT)
@@ -136,7 +142,10 @@ class UnitWriter:
                 counts = sum(self._counts, counts)
                 shared |= self._lost_facts()
             left_out_counts = {name: counts[name] for name in LEFT_OUT_COUNTS}
-            records.append(shard.finish(sources, left_out_counts | shared))
+            try:
+                records.append(shard.finish(sources, left_out_counts | shared, self._types.schema))
+            except ValueError as error:  # of a column that is kept
+                raise ValueError(f"{self._unit.files[0].shown}: {error}") from error
         return records
 
     def _lost_facts(self) -> Record:
@@ -165,7 +174,6 @@ class UnitWriter:
             columns += [MASK.suffix, TARGETS.suffix]
         writer = ShardWriter(self._folder, name, dtype_name(self._tokenizer.vocab_size), columns)
         shard = UnitShard(self._stack.enter_context(writer), split)
-        shard.begin_metadata(kept)
         self._latest[split] = shard
         self._shards.append(shard)
 
@@ -189,6 +197,11 @@ class UnitWriter:
     def _is_full(self, shard: UnitShard) -> bool:
         """Whether further documents go into another shard: if the unit is a whole file."""
         return self._unit.n == 1 and shard.text_bytes >= ROOM * self._work.shard_text_bytes
+
+
+def _columns_without_types(kept: list[str]) -> pa.Schema:
+    """The columns of a unit without documents."""
+    return as_table({name: pa.nulls(0) for name in kept}, "").schema
 
 
 def _gathered(stream: Iterator[DocumentBatch]) -> Iterator[list[DocumentBatch]]:

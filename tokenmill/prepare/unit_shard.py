@@ -28,12 +28,6 @@ class UnitShard:
     def name(self) -> str:
         return self.writer.name
 
-    def begin_metadata(self, kept: list[str]) -> None:
-        """Begins the columns to keep, which a shard without documents has too."""
-        if kept:
-            heads = dict.fromkeys(name.partition(".")[0] for name in kept)
-            self.writer.write_column(META.suffix, pa.table({head: pa.nulls(0) for head in heads}))
-
     def write(self, encoded: Encoded) -> None:
         """Appends some documents."""
         self.writer.write(encoded.tokens, encoded.lengths)
@@ -52,8 +46,13 @@ class UnitShard:
             if batch.kept is not None:
                 self.writer.write_column(META.suffix, batch.kept)
 
-    def finish(self, sources: list[Record], more: Record) -> Record:
-        """Makes the shard count; returns its record. `sources` are the facts of its files."""
+    def finish(self, sources: list[Record], more: Record, columns: pa.Schema) -> Record:
+        """Makes the shard count; returns its record.
+
+        `sources` are the facts of its files, `columns` the types of the columns that are kept.
+        """
+        if columns.names:
+            self.writer.write_column(META.suffix, columns.empty_table())
         files = []
         for number, facts in enumerate(sources):
             by_group = self._documents[number]

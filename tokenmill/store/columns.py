@@ -24,6 +24,8 @@ from typing import Any, Literal
 
 import numpy as np
 
+# what rules of views know of every document; a kept column of that name is called kept_tokens
+KNOWN = ("tokens", "shard", "source_file", "split")
 PARQUET = "parquet"  # the type of a column that is a table, with a row for each document
 # the type of a column of 0 and 1: value k is bit k of np.unpackbits(file, bitorder="little")
 BIT = "bit"

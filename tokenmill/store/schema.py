@@ -91,7 +91,7 @@ MANIFEST = {
     "files": {PLAIN: DIGEST},
     "records": {PLAIN: DIGEST},
     "hub?": HUB,
-    "prepared?": {"validation": VALIDATION, "shard_text_bytes": SOME},
+    "prepared?": {"validation": VALIDATION, "shard_text_bytes": SOME, "metadata?": TEXT},
 }
 SOURCE = {
     "file": TEXT,
@@ -112,7 +112,7 @@ RECORD = {
     **COUNTS,
     "source": {},
     **dict.fromkeys(KEYS.values(), FILE),
-    "metadata?": {TEXT: TEXT},
+    "metadata?": TEXT,
     "refused?": {TEXT: {"count": SOME, "first": TEXT}},
     "unit?": UNIT,
 }

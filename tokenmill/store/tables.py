@@ -1,11 +1,13 @@
 """Columns that are tables: the parquet of a shard's metadata, written and read.
 
-    merged([table, table])       one table; a column has one type, or the wider of two numbers
+    merged([table, table])       one table; a column has the type that holds both, as Arrow unifies
     parquet_of(table)            its bytes, the same for the same table
 
 Only preparing and looking need tables, so nothing that trains imports this module, or pyarrow.
 """
 
+import base64
+import functools
 import io
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -21,12 +23,31 @@ from tokenmill.store.token_sets import TokenSet
 ROWS = 1 << 17  # in a row group
 
 
+def unified(first: pa.DataType, second: pa.DataType) -> pa.DataType:
+    """The type that holds the values of both. pa.ArrowException if there is none."""
+    if first == second or pa.types.is_null(second):
+        return first
+    if pa.types.is_null(first):
+        return second
+    schemas = [pa.schema({"": kind}) for kind in (first, second)]
+    kind = pa.unify_schemas(schemas, promote_options="permissive").field("").type
+    if not any(map(pa.types.is_decimal, (first, second))):
+        return kind
+    if pa.types.is_floating(kind):
+        raise pa.ArrowTypeError("a decimal would lose digits as a double")
+    if not pa.types.is_decimal128(kind):
+        raise pa.ArrowTypeError("a decimal has at most 38 digits")
+    return pa.decimal128(38, kind.scale)  # of fewer digits, Arrow refuses to make them of integers
+
+
 def merged(tables: Sequence[pa.Table]) -> pa.Table:
-    """Tables one below the other. ValueError if a column has several types that are not numbers."""
+    """Tables one below the other. ValueError if a column has types that do not go together."""
     names: dict[str, None] = {}  # in the order in which they first come
     for table in tables:
         names |= dict.fromkeys(table.column_names)
-    return pa.table({name: _joined([_column(table, name) for table in tables]) for name in names})
+    return pa.table(
+        {name: _joined(name, [_column(table, name) for table in tables]) for name in names}
+    )
 
 
 def _column(table: pa.Table, name: str) -> Any:
@@ -34,14 +55,30 @@ def _column(table: pa.Table, name: str) -> Any:
     return table.column(name) if name in table.column_names else pa.nulls(len(table))
 
 
-def _joined(parts: Sequence[pa.ChunkedArray]) -> pa.ChunkedArray:
-    tables = [pa.table({"it": part}) for part in parts]
+def _joined(name: str, parts: Sequence[Any]) -> pa.ChunkedArray:
     try:
-        joined = pa.concat_tables(tables, promote_options="permissive")
-        return joined.unify_dictionaries().column("it")
+        kind = functools.reduce(unified, [part.type for part in parts])
+        table = pa.concat_tables([pa.table({"it": part.cast(kind)}) for part in parts])
     except pa.ArrowException as error:  # types, or a number, that do not fit into the wider one
         raise ValueError(
-            f"a column to keep has several types ({error}); make it one type, or do not keep it"
+            f"column {name!r} to keep has several types ({error}); make it one type, or leave it "
+            "out of --keep-columns"
+        ) from error
+    return table.unify_dictionaries().column("it")
+
+
+def text_of_schema(schema: pa.Schema) -> str:
+    """Names and types of columns as text, for a record or a manifest."""
+    return base64.b64encode(schema.serialize()).decode()
+
+
+def schema_of_text(text: str) -> pa.Schema:
+    """The columns that `text_of_schema` wrote. ValueError for other text."""
+    try:
+        return pa.ipc.read_schema(pa.py_buffer(base64.b64decode(text, validate=True)))
+    except (pa.ArrowException, ValueError, OSError, EOFError) as error:
+        raise ValueError(
+            f"expected the types of the columns that are kept, found {text[:40]!r}; prepare again"
         ) from error
 
 

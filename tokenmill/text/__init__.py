@@ -10,6 +10,7 @@ Arrow arrays of text.
     validation    which files, or documents, validate
     plan          files -> units of work, by names and sizes alone
     documents     a unit -> its documents: what all formats share; text_arrays: Arrow's texts
+    kept_columns  the columns beside them, in plain types
     columnar      reads parquet and Arrow; lines: text files; jsonl: objects, a line each; csv
     stdlib        text that every machine has
 

@@ -108,6 +108,13 @@ class Columns:
             self._texts = [_path(schema, name) for name in options.text_columns(schema.names)]
             for path in self._texts:
                 _require_text(file, schema, path)
+        for name in (options.text_column, *options.kept):
+            fields = name.split(".")
+            if len(fields) > 1 and name in schema.names and _type_at(schema, fields) is not None:
+                raise ValueError(
+                    f"{file.shown}: {name!r} is a column, and a field of column {fields[0]!r} too; "
+                    "rename one of them"
+                )
         self._kept = {name: _path(schema, name) for name in options.kept}
         for name in options.required:
             if _type_at(schema, self._kept[name]) is None:

@@ -90,9 +90,10 @@ def _require_utf8(file: SourceFile) -> None:
 def _columns(file: SourceFile, header: Record, options: ReadOptions) -> Columns:
     """What is read. ValueError if a column with text, or one to keep, is not there once."""
     texts = options.text_columns(header)
-    for name in (*texts, *options.required):
+    for name in (*texts, *options.kept):
         count = header.count(name)
-        if count == 1:
+        may_lack = name not in (*texts, *options.required)
+        if count == 1 or (may_lack and not count):
             continue
         columns = ", ".join(header)[:200] or "none"
         there = f"{count} of them" if count else f"columns {columns}"

@@ -10,12 +10,13 @@ and counted.
 import re
 from collections import Counter
 from collections.abc import Callable, Iterator
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 import pyarrow as pa
 
 from tokenmill.text.formats import ReadOptions, Rows
+from tokenmill.text.kept_columns import as_table
 from tokenmill.text.plan import Unit
 from tokenmill.text.source_file import SourceFile, naming_file
 from tokenmill.text.text_arrays import as_text, text_lengths, valid_utf8
@@ -34,7 +35,6 @@ LEFT_OUT = (
     "blank_lines",
     "left_out_conversations",
 )
-TEXT_TYPES = ("string", "large_string", "string_view")
 
 
 class DocumentBatch(NamedTuple):
@@ -45,7 +45,6 @@ class DocumentBatch(NamedTuple):
     kept: pa.Table | None  # the columns to keep, a row for each document
     file: int  # of the unit's files
     row_group: int | None
-    types: dict[str, str]  # of these columns: null, number, text or what else Arrow calls it
     counts: Counter[str]  # what was left out or repaired
     bytes: int  # of the file that were read for them, for progress
     place: Callable[[int], str]  # where in the file a document is, for errors
@@ -81,10 +80,9 @@ def _batch_of(rows: Rows, number: int, file: SourceFile, options: ReadOptions) -
     batch = DocumentBatch(
         texts=texts,
         is_val=np.zeros(len(texts), bool),
-        kept=_table(rows.kept) if rows.kept else None,
+        kept=as_table(rows.kept, file.shown) if rows.kept else None,
         file=number,
         row_group=rows.row_group,
-        types={name: _type_of(column.type) for name, column in rows.kept.items()},
         counts=Counter(
             broken_lines=rows.broken, blank_lines=rows.blank, oversized_documents=rows.oversized
         ),
@@ -130,34 +128,3 @@ def _joined(columns: list[pa.LargeStringArray]) -> pa.LargeStringArray:
         has_text = any(text is not None for text in texts)
         joined.append(JOINED_BY.join(filter(None, texts)) if has_text else None)
     return as_text(pa.array(joined, pa.large_binary()))
-
-
-def _table(columns: dict[str, Any]) -> pa.Table:
-    """The columns to keep; of "meta.lang" and "meta.date" a struct, as SQL knows it."""
-    by_head: dict[str, dict[str, Any]] = {}
-    for name, column in columns.items():
-        head, _, field = name.partition(".")
-        by_head.setdefault(head, {})[field] = column
-    table = {}
-    for head, fields in by_head.items():
-        if "" in fields:
-            table[head] = _valid(fields[""])
-        else:
-            table[head] = _table(fields).to_struct_array()
-    return pa.table(table)
-
-
-def _type_of(kind: pa.DataType) -> str:
-    if pa.types.is_dictionary(kind):
-        kind = kind.value_type
-    if pa.types.is_integer(kind) or pa.types.is_floating(kind) or pa.types.is_decimal(kind):
-        return "number"
-    return "text" if str(kind) in TEXT_TYPES else str(kind)
-
-
-def _valid(column: pa.Array) -> pa.Array:
-    """A column to keep, with bad UTF-8 replaced."""
-    if not (pa.types.is_string(column.type) or pa.types.is_large_string(column.type)):
-        return column
-    texts, repaired = valid_utf8(as_text(column))
-    return texts.cast(column.type) if repaired else column

@@ -74,7 +74,7 @@ class ReadOptions:
     def facts(self) -> dict[str, Any]:
         """What the documents depend on, for the record of a shard."""
         facts = dict(vars(self))
-        facts["keep_columns"] = list(self.keep_columns)
+        facts["keep_columns"] = self.kept  # a set may grow by a file that lacks one
         del facts["skip_broken"], facts["conversations"]
         return {name: value for name, value in facts.items() if value not in (None, [])}
 

@@ -21,11 +21,12 @@ from rich.table import Column, Table
 
 from tokenmill.messages import counted, sanitize
 from tokenmill.remote.token_set import open_set
+from tokenmill.store.columns import KNOWN
 from tokenmill.store.files import read_json, remove_temporary_files
 from tokenmill.store.token_sets import TokenSet
 from tokenmill.store.views import FOLDER, read_view
-from tokenmill.views.distributions import Line, distributions
-from tokenmill.views.documents import KNOWN, DocumentTables
+from tokenmill.views.distributions import MOST_VALUES, Line, distributions
+from tokenmill.views.documents import DocumentTables
 from tokenmill.views.make_view import make_view
 from tokenmill.views.rule import Rule
 
@@ -137,6 +138,8 @@ def _list_columns(token_set: TokenSet, console: Console) -> None:
 
 def _show(token_set: TokenSet, name: str, console: Console) -> None:
     """A table for each column: documents and tokens by its values, in the set and in the view."""
+    columns = DocumentTables(token_set).columns
+    listed: set[str] = set()
     headings = ("documents", "tokens", "share", "in the view", "tokens", "share")
     for column, lines in distributions(token_set, read_view(token_set, name)):
         table = Table(sanitize(column), *(Column(heading, justify="right") for heading in headings))
@@ -145,6 +148,13 @@ def _show(token_set: TokenSet, name: str, console: Console) -> None:
         for line in lines:
             table.add_row(*_cells(line, tokens, view_tokens))
         console.print(table)
+        listed |= {column, column.partition(".")[0]}
+    left_out = [name for name in columns if name not in listed]
+    if left_out:
+        names = ", ".join(left_out)
+        console.print(
+            sanitize(f"not listed: {names} (lists, bytes, or more than {MOST_VALUES:,} values)")
+        )
 
 
 def _cells(line: Line, tokens: int, view_tokens: int) -> list[str]:

@@ -14,12 +14,11 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from tokenmill.store.columns import META
+from tokenmill.store.columns import KNOWN, META
 from tokenmill.store.shards import ShardEntry, sources_of
-from tokenmill.store.tables import merged, metadata_of, read_schema
+from tokenmill.store.tables import merged, metadata_of, schema_of_text
 from tokenmill.store.token_sets import TokenSet
 
-KNOWN = ("tokens", "shard", "source_file", "split")
 BATCH_DOCUMENTS = 1 << 20
 
 
@@ -33,19 +32,13 @@ class DocumentTables:
         self._token_set = token_set
         self.columns: dict[str, pa.DataType] = {}
         self._stored: dict[str, str] = {}  # the name in the files, by the name here
-        for field in self._fields():
+        prepared = token_set.manifest.get("prepared", {})
+        for field in schema_of_text(prepared["metadata"]) if "metadata" in prepared else ():
             name = field.name
-            while name.lower() in KNOWN or name in self.columns:
+            if name.lower() in KNOWN:
                 name = f"kept_{name}"
             self.columns[name] = field.type
             self._stored[name] = field.name
-
-    def _fields(self) -> list[pa.Field]:
-        """The kept columns of the first shard that has any."""
-        for entry in self._token_set.entries:
-            if META.suffix in self._token_set.record(entry):
-                return list(read_schema(self._token_set.column_path(entry, META.suffix)))
-        return []
 
     def batches(
         self, columns: Sequence[str], entries: Sequence[ShardEntry] | None = None
@@ -111,7 +104,17 @@ class DocumentTables:
                     f"{self._token_set.display_name}: shard {entry.name} keeps no column {name!r}, "
                     f"as others do, but {there}; prepare the set again under another --name"
                 )
-        return {name: table.column(in_file) for name, in_file in stored.items()}
+        columns = {}
+        for name, in_file in stored.items():
+            kind = self.columns[name]
+            try:
+                columns[name] = table.column(in_file).cast(kind)
+            except pa.ArrowException as error:
+                raise ValueError(
+                    f"{self._token_set.display_name}: shard {entry.name} has {in_file!r} that is "
+                    f"not {kind}, as the manifest says ({error}); prepare again"
+                ) from error
+        return columns
 
     def _source_files(self, entry: ShardEntry) -> pa.DictionaryArray:
         sources = sources_of(self._token_set.record(entry))

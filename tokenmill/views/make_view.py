@@ -19,11 +19,12 @@ from tqdm import tqdm
 from tokenmill.remote.token_set import RemoteTokenSet
 from tokenmill.rows.order import random_bits
 from tokenmill.rows.windows import DEFAULT_WINDOW_SIZE, cut_slices
+from tokenmill.store.columns import KNOWN
 from tokenmill.store.files import AtomicFile, header, write_json
 from tokenmill.store.shards import SPLITS, ShardEntry
 from tokenmill.store.token_sets import TokenSet
 from tokenmill.store.views import FOLDER, MOST, NAME, VIEW_ARRAYS
-from tokenmill.views.documents import KNOWN, DocumentTables
+from tokenmill.views.documents import DocumentTables
 from tokenmill.views.rule import Evaluator, Rule
 
 
@@ -32,7 +33,7 @@ def make_view(token_set: TokenSet, name: str, rule: Rule) -> dict[str, Any]:
 
     Raises ValueError for a name or rule that is not valid, or a rule that keeps nothing.
     """
-    if not NAME.fullmatch(name):
+    if not isinstance(name, str) or not NAME.fullmatch(name):
         raise ValueError(
             "--name must be 1 to 100 letters, digits, '.', '_' or '-', and not 16 hex digits, not "
             f"{ascii(name)[:120]}"

@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from tokenmill.checks import whole_number
+from tokenmill.checks import text_of, whole_number
 from tokenmill.extras import naming_the_extra
 from tokenmill.messages import counted
 from tokenmill.store.views import MOST
@@ -48,6 +48,14 @@ class Rule:
     def __post_init__(self) -> None:
         if (self.where, self.repeat) == (None, None):
             raise ValueError("a view needs a rule: pass --where, --repeat, or both")
+        for field in ("where", "repeat"):
+            value = getattr(self, field)
+            if value is not None:
+                object.__setattr__(self, field, text_of(f"--{field}", value))
+        if self.cap is not None and self.repeat is None:
+            raise ValueError(
+                "--cap is for --repeat: by --where alone, a document counts at most once"
+            )
         if self.cap is not None:
             object.__setattr__(self, "cap", whole_number("--cap", self.cap, 1, MOST))
 
@@ -95,7 +103,12 @@ class Evaluator:
         """The syntax tree of an expression. ValueError if it is not one expression."""
         # on a line of its own, as a comment ends with its line
         query = f"SELECT {expression}\nFROM documents"
-        serialized = self._database.execute("SELECT json_serialize_sql(?::VARCHAR)", [query])
+        try:
+            serialized = self._database.execute("SELECT json_serialize_sql(?::VARCHAR)", [query])
+        except duckdb.Error as error:
+            raise ValueError(
+                f"{ascii(shown)}: expected an SQL expression, found {error}"
+            ) from error
         ((text,),) = serialized.fetchall()
         tree = json.loads(text)
         if tree.get("error"):
