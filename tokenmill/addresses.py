@@ -46,6 +46,10 @@ def named(tokens: str | os.PathLike[str]) -> str | Path:
     url = urlsplit(name)
     scheme = url.scheme.lower()
     if scheme == "file":
+        if url.netloc not in ("", "localhost") or url.query or url.fragment:
+            raise ValueError(
+                f"{redact(name)}: expected file:///FOLDER, found a host, ? or #; name the folder"
+            )
         return Path(url.path)
     if url.fragment:
         raise ValueError(f"{redact(name)}: expected an address without `#`; rename what is there")
@@ -115,6 +119,6 @@ def cache_root(folder: str | os.PathLike[str] | None = None) -> Path:
         folder = os.environ.get("TOKENMILL_CACHE")
     if folder:
         require_folder("the cache", folder)
-        return Path(os.path.realpath(folder))
+        return Path(os.path.realpath(os.path.expanduser(folder)))
     caches = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
     return Path(os.path.realpath(caches)) / "tokenmill" / "remote"

@@ -183,6 +183,16 @@ def test_what_is_written_is_what_a_reader_of_the_format_finds(tmp_path, monkeypa
         assert rows is None or rows == expected
 
 
+def test_a_set_without_validation_has_no_file_of_it(tmp_path, capsys):
+    tokens = make_token_set(tmp_path / "set", train=[[5, 3, 40, 7, 2]], val=[])
+    give_tokenizer(tokens, Tokenizer("one", ".", {b"a": 99}, {"<|bos|>": BOS}, "<|bos|>"))
+    for layout, read in READERS.items():
+        folder = convert.export(convert.Out(layout, tokens, tmp_path / layout))
+        assert "left out: split val, which has no token to write" in capsys.readouterr().err
+        assert read(folder, "train")[0] == sum(documents_of(tokens, "train"), [])
+        assert not list(folder.glob("*val*"))
+
+
 def test_documents_end_with_eos_where_that_is_asked_for(small_set, tmp_path, bos, monkeypatch):
     for module in (flat_files, indexed_files):
         monkeypatch.setattr(module, "BLOCK_TOKENS", 7)
@@ -435,6 +445,11 @@ def npy(array):
     return file.getvalue()
 
 
+def npz():
+    np.savez(file := io.BytesIO(), np.array([1, 2, 3], np.uint16))
+    return file.getvalue()
+
+
 @pytest.mark.parametrize(
     ("layout", "data", "message"),
     [
@@ -479,7 +494,9 @@ def npy(array):
         ),
         ("npy", npy(np.zeros((2, 2), np.uint16)), "a.bin: expected an array of ids, found"),
         ("npy", npy(np.array(["a"])), "a.bin: expected an array of ids, found"),
+        ("npy", npz(), "a.bin: expected an array of NumPy's, found another or a damaged file"),
         ("megatron", b"x", "a.idx: expected Megatron's index"),
+        ("parquet", b"no parquet", "a.bin: expected a parquet file, found damage"),
     ],
 )
 def test_a_file_that_is_not_of_its_layout_is_named(take, tmp_path, layout, data, message):

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from making import make_token_set
 
-from tokenmill import Mixture
+from tokenmill import Mixture, RowLoader
 from tokenmill.feed.mixture import _require_compatible
 from tokenmill.feed.weights import tokens_of
 from tokenmill.store.token_sets import TokenSet
@@ -123,6 +123,16 @@ def test_numbers_of_tokens():
     ]:
         with pytest.raises(ValueError, match="begin must be a"):
             tokens_of("begin", amount)
+
+
+def test_the_latest_stage_that_a_mixture_takes_is_in_a_position_that_loads(tmp_path):
+    folder = make_token_set(tmp_path / "web", train=[[5] * 30], val=[])
+    last = 1 << 62
+    with pytest.raises(ValueError, match="begin of stage 1 must be at most 4,611,686"):
+        Mixture([(0, {folder: 1}), (last + 1, {folder: 2})])
+    mixture = Mixture([(0, {folder: 1}), (last, {folder: 2})])
+    with RowLoader(mixture, "train", batch_size=1, seq_len=4) as loader:
+        loader.load_state_dict(loader.state_dict())
 
 
 SENSELESS = [

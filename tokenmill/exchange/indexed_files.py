@@ -131,6 +131,13 @@ def _tables(shard: ShardDocuments, schema: pa.Schema) -> Iterator[pa.Table]:
 
 
 def read_parquet(path: Path, dtype: np.dtype) -> tuple[np.ndarray, np.ndarray]:
+    try:
+        return _ids_and_lengths(path)
+    except (pa.ArrowInvalid, OSError) as error:
+        raise ValueError(f"{path}: expected a parquet file, found damage ({error})") from error
+
+
+def _ids_and_lengths(path: Path) -> tuple[np.ndarray, np.ndarray]:
     file = pq.ParquetFile(path)
     types = dict(zip(file.schema_arrow.names, file.schema_arrow.types, strict=True))
     ids_type: Any = types.get(IDS)

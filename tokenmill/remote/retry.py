@@ -1,6 +1,6 @@
 """Tries again what may succeed later, with a limit, and one error for all libraries.
 
-    retried(lambda: get(url), "s3://bucket/web/a.bin", "read")
+    retried(lambda: get(url), "s3://bucket/web/a.bin", "read", forget_credentials)
 
 fsspec and botocore retry what they know. What is left is tried again here, after pauses that grow
 and are random ("full jitter", Brooker 2015), for five minutes at most: NCCL gives up a collective

@@ -149,7 +149,7 @@ def _require_counts(point: Point, setting: Setting) -> None:
     if point.until is not None:
         counts.append(point.until)
     counts += [number - 1 for number in positive]
-    are_counts = all(type(number) is int and 0 <= number < MOST for number in counts)
+    are_counts = all(type(number) is int and 0 <= number <= MOST for number in counts)
     if not are_counts or setting.seq_len > MOST_TOKENS:
         raise ValueError("expected whole numbers of a run")
     if any(sum(weights.values()) > MOST_TURNS for weights in patterns):
