@@ -188,7 +188,7 @@ def test_a_set_without_validation_has_no_file_of_it(tmp_path, capsys):
     give_tokenizer(tokens, Tokenizer("one", ".", {b"a": 99}, {"<|bos|>": BOS}, "<|bos|>"))
     for layout, read in READERS.items():
         folder = convert.export(convert.Out(layout, tokens, tmp_path / layout))
-        assert "left out: split val, which has no token to write" in capsys.readouterr().err
+        assert "left out: split val, which has no tokens" in capsys.readouterr().err
         assert read(folder, "train")[0] == sum(documents_of(tokens, "train"), [])
         assert not list(folder.glob("*val*"))
 

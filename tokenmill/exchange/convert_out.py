@@ -66,15 +66,15 @@ def export(config: Out) -> Path:
         _print_what_is_left_out(token_set, f"{config.layout} with EOS", ())
     with new_folder(Path(config.folder)) as unfinished:
         for split in SPLITS:
-            shards = _documents(token_set, split, config.view, eos_id)
-            if not shards:
-                print(f"left out: split {split}, which has no token to write", file=sys.stderr)
+            has_tokens = any(entry.tokens for entry in token_set.split(split))
+            if split == "val" and not has_tokens:
+                print("left out: split val, which has no tokens", file=sys.stderr)
                 continue
             files = SplitFiles(
                 name=split,
                 dataset=_file_prefix(token_set),
                 dtype=token_set.numpy_dtype,
-                shards=shards,
+                shards=_documents(token_set, split, config.view, eos_id),
                 file_tokens=file_tokens,
                 tokenizer=tokenizer.name,
             )
@@ -107,13 +107,10 @@ def _file_prefix(token_set: TokenSet) -> str:
 def _documents(
     token_set: TokenSet, split: str, view: str | None, eos_id: int | None
 ) -> list[ShardDocuments]:
-    """The documents of a split, ending with EOS if there is an id.
-
-    ValueError if there are none to train on.
-    """
+    """The documents of a split, ending with EOS if there is an id. ValueError if there are none."""
     entries = [entry for entry in token_set.split(split) if entry.tokens]
     shards = documents_of(token_set, entries)
-    if not shards and split == "train":
+    if not shards:
         shown = token_set.display_name
         if view is not None:
             shown += f", view {view!r}"
