@@ -4,7 +4,6 @@ them, and come back.
 
 import io
 import os
-import pickle
 import struct
 from itertools import pairwise
 from pathlib import Path
@@ -19,7 +18,6 @@ from making import BOS, give_tokenizer, make_token_set
 from making_views import make_view
 
 from tokenmill.exchange import convert, convert_in, convert_out, flat_files, indexed_files, layouts
-from tokenmill.exchange.convert_out import write_meta
 from tokenmill.look.verify import verify
 from tokenmill.store.token_sets import TokenSet
 from tokenmill.tokenize.tokenizer import Tokenizer
@@ -242,21 +240,6 @@ def test_files_are_even_and_end_where_documents_do_unless_that_is_uneven(lengths
     assert all(int(mean / 2) <= size <= 1.5 * mean + 1 for size in sizes)
     if max(lengths) < mean / 2:
         assert set(np.cumsum(sizes).tolist()) <= set(np.cumsum(lengths).tolist())
-
-
-def test_nanogpt_s_meta_has_what_its_two_scripts_read(prepared, tmp_path, gpt2):
-    tokenizer = Tokenizer.load(prepared[1] / "tokenizer.json")
-    folder = convert.export(convert.Out("nanogpt", prepared[1], tmp_path / "out"))
-    meta = pickle.loads((folder / "meta.pkl").read_bytes())
-    assert meta["vocab_size"] == tokenizer.vocab_size  # train.py's
-    stoi = meta["stoi"]  # sample.py's encode
-    itos = meta["itos"]  # and decode
-    assert "".join(itos[stoi[character]] for character in "\n Hi there") == "\n Hi there"
-    text = "Ordinary words, twice over; ordinary words"
-    assert "".join(itos[id] for id in tokenizer.encode(text).tolist()) == text
-    (with_gpt2 := tmp_path / "gpt2").mkdir()
-    write_meta(with_gpt2, gpt2)
-    assert not list(with_gpt2.iterdir()), "its scripts know GPT-2's vocabulary themselves"
 
 
 @pytest.mark.parametrize(

@@ -223,14 +223,9 @@ SENSELESS_TOML = [
         "[sources]\na = {path = 'a'}\nb = {max_epochs = 3}\n[weights]\na = 1",
         "max_epochs names 'b', which is not a source of the mixture",
     ),
-    (
-        "[sources.web]\npath = 'web'\n[weights]\nwebb = 1",
-        r"source 'webb' has a weight, but no \[sources.webb\] and no fo",
-    ),
     ("[sources.a]\nview = false\n[weights]\na = 1", "a view must be the name of a view, not False"),
     ("[[stages]]\nbegin = 0", r"stages\[0\] has no weights"),
     ("stages = 3", "stages must be tables, each under"),
-    ("[sources.a]\npath = 'a'\n[weights]\na = 1\nb = 1", "source .b. has a weight, but no"),
     ("weights = {a = true}", "the weight of 'a' must be a positive number, not True"),
     ("weights = {a = 1}\nweights = {a = 1}", "expected a mixture as TOML, found"),
 ]
