@@ -79,7 +79,7 @@ class Hub(FileServer):
 
     `commits` has the files of each commit, `main` is one of them. `fetched` and `ranges` say what
     was asked for of them, in order; `resolved` counts the addresses of files that were asked for,
-    and `pushes` the commits that came.
+    `pushes` the commits that came, and `created` the repositories that were asked for.
     """
 
     PATH = re.compile(
@@ -95,6 +95,7 @@ class Hub(FileServer):
         self.token: str | None = None
         self.objects: dict[str, bytes] = {}  # large files that were pushed, by their SHA-256
         self.pushes = 0
+        self.created = 0  # how often a repository was asked for
         self.resolved = 0
         self.renew()
         super().__init__(files)
@@ -122,6 +123,7 @@ class Hub(FileServer):
         if path.startswith("lfs/"):
             self.objects[path.removeprefix("lfs/")] = body
             return handler.reply(200)
+        self.created += path == "api/repos/create"
         if path in ("api/repos/create", "api/validate-yaml"):
             return handler.reply_json({"url": f"{self.url}/datasets/{self.repository}"})
         asked = self.PATH.fullmatch(path)

@@ -191,6 +191,13 @@ REFUSED = {
     "this is the state of get_batch's loaders": of_set(
         lambda folder: LOADER(folder).load_state_dict({"get_batch": "[]"})
     ),
+    "sizes must be .* of all sources, web, code, found web": lambda folder: forecast(
+        Mixture({"a/web": 3, "a/code": 1}), tokens="1M", sizes={"web": 10**6}
+    ),
+    "file://host/set: expected file:///FOLDER, found a host": lambda folder: TokenSet(
+        "file://host/set"
+    ),
+    "file:///set.b: expected file:///FOLDER": lambda folder: TokenSet("file:///set#b"),
     "has no training tokens": of_set(
         lambda folder: forecast(Mixture({"set": 1}, sources={"set": folder}), **NO_TOKENS)
     ),

@@ -92,9 +92,8 @@ _HOMES = {
 def state_dict() -> dict[str, str]:
     """The positions of all loaders that get_batch keeps: one text, whatever it holds.
 
-    Save it on every rank or on one; evaluation's positions are this rank's own. ValueError if a
-    training position that was loaded has not been continued, while a call with other arguments
-    began at its first row.
+    Save it on every rank or on one; evaluation's positions are this rank's own. ValueError if it
+    could not tell two calls apart.
     """
     # no name of _HOMES, as torch.distributed.checkpoint sees none that is loaded when it is first
     # used
@@ -106,8 +105,9 @@ def load_state_dict(state: dict[str, Any]) -> None:
     """Makes get_batch continue from `state_dict`, on any number of ranks. ValueError for a state of
     something else.
 
-    Each position goes to the next call of the arguments that it was saved with, or, if it is the
-    only one of its split and purpose, of other arguments. Whether it fits is checked then.
+    Each position goes to the next call of the arguments that it was saved with. Whether it fits is
+    checked then. Until all of training are continued, training with other arguments is a
+    ValueError.
     """
     import_module("tokenmill.batches.get_batch")._loaders.load_state_dict(state)
 

@@ -47,6 +47,10 @@ def named(tokens: str | os.PathLike[str]) -> str | Path:
     url = urlsplit(name)
     scheme = url.scheme.lower()
     if scheme == "file":
+        if url.netloc not in ("", "localhost") or url.query or url.fragment:
+            raise ValueError(
+                f"{redact(name)}: expected file:///FOLDER, found a host, ? or #; name the folder"
+            )
         return Path(url.path)
     if url.fragment:
         raise ValueError(f"{redact(name)}: expected an address without `#`; rename what is there")
@@ -117,7 +121,7 @@ def cache_root(folder: str | os.PathLike[str] | None = None) -> Path:
     if folder:
         text_of("the cache", folder)
         require_folder("the cache", folder)
-        return Path(os.path.realpath(folder))
+        return Path(os.path.realpath(os.path.expanduser(folder)))
     return user_cache() / "remote"
 
 

@@ -1,8 +1,8 @@
 """The command line: `tokenmill VERB`, or `python -m tokenmill VERB` if it is not installed.
 
-A verb is a module with `main(arguments, prog)`, which returns an exit status, or None for 0. It is
-imported only when it is used, because each verb needs packages of its own. This module decides how
-they all end: with an exit status, and with one line for an error that the user can fix.
+A verb is a function of a module, `main(arguments, prog)`, which returns an exit status, or None for
+0. It is imported only when it is used, because each verb needs packages of its own. This module
+decides how they all end: with an exit status, and with one line for an error that the user can fix.
 
     0      success
     1      an error, which was printed; or a problem that was found (verify)
@@ -32,6 +32,7 @@ class Verb(NamedTuple):
     help: str
     module: str
     extra: str  # the extra with the packages that it needs
+    function: str = "main"  # of the module
 
 
 VERBS = {
@@ -42,8 +43,8 @@ VERBS = {
     "verify": Verb("check every byte of a token set", "look.verify", "report"),
     "mix": Verb("forecast what a mixture takes from each source", "look.mix", "report"),
     "view": Verb("choose and repeat documents by their metadata", "views.command", "view"),
-    "push": Verb("upload a token set to a bucket or the hub", COPY_COMMANDS, "remote"),
-    "pull": Verb("download a token set from a bucket or the hub", COPY_COMMANDS, "remote"),
+    "push": Verb("upload a token set to a bucket or the hub", COPY_COMMANDS, "remote", "send"),
+    "pull": Verb("download a token set from a bucket or the hub", COPY_COMMANDS, "remote", "fetch"),
     "convert": Verb(
         "write or read files of nanoGPT, llm.c, Megatron ...", "exchange.convert", "prepare"
     ),
@@ -96,9 +97,11 @@ def _choose(arguments: list[str]) -> int:
 
 
 def _run(verb: str, arguments: list[str], prog: str, **more: Any) -> int:
-    with naming_the_extra(VERBS[verb].extra):
-        module = importlib.import_module(f"tokenmill.{VERBS[verb].module}")
-        status: int | None = module.main(arguments, prog, **more)
+    command = VERBS[verb]
+    with naming_the_extra(command.extra):
+        module = importlib.import_module(f"tokenmill.{command.module}")
+        function = getattr(module, command.function)
+        status: int | None = function(arguments, prog, **more)
     return status or 0
 
 

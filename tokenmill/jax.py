@@ -85,8 +85,8 @@ class RowLoader(BaseLoader[tuple[jax.Array, jax.Array]]):
         cache_bytes: int | str | None = None,
     ) -> None:
         require_connected()
-        device = default_sharding() if sharding is None else require_sharding(sharding)
-        self._set_up(LoaderConfig.of(locals()))
+        chosen = default_sharding() if sharding is None else require_sharding(sharding)
+        self._set_up(LoaderConfig.of(locals() | {"device": chosen}))
 
     @property
     def sharding(self) -> NamedSharding:

@@ -118,7 +118,7 @@ def test_a_state_covers_all_loaders_whichever_is_asked_for_first(token_set, tmp_
 def test_a_call_whose_position_another_one_has_continued_is_refused(token_set):
     get_batch("train", 2, SEQ_LEN, tokens=token_set)
     load_state_dict(state_dict())
-    get_batch("train", 2, 8, tokens=token_set)
+    get_batch("train", 2, SEQ_LEN, tokens=token_set, prefetch=0)
     with pytest.raises(
         ValueError, match=r"another call came first and continued the position of get_batch\("
     ):
@@ -136,28 +136,8 @@ def test_a_position_of_a_set_that_was_replaced_in_its_folder_is_refused(tmp_path
         get_batch("train", 2, SEQ_LEN, tokens=folder)
 
 
-@pytest.mark.parametrize(
-    "change", [{"batch_size": 5}, {"seq_len": 8}, {"batch_size": 1, "seq_len": 20}]
-)
-def test_the_only_position_of_its_kind_is_continued_with_other_sizes(token_set, change):
-    how = {"batch_size": 2, "seq_len": SEQ_LEN, "tokens": token_set}
-    for _ in range(3):
-        get_batch("train", **how)
-        get_batch("val", **how)
-    load_state_dict(state_dict())
-    expected = {split: RowLoader(split=split, **how | change) for split in ("train", "val")}
-    for split, loader in expected.items():
-        before = RowLoader(split=split, **how)
-        for _ in range(3):
-            next(before)
-        loader.load_state_dict(before.state_dict())
-        for _ in range(4):
-            assert rows_of(get_batch(split, **how | change)) == rows_of(next(loader))
-    state_dict()
-
-
-@pytest.mark.parametrize("kind", ["two positions", "another seed", "another set"])
-def test_a_position_that_no_call_has_continued_is_an_error_where_the_next_is_taken(
+@pytest.mark.parametrize("kind", ["two positions", "another size", "another seed", "another set"])
+def test_training_that_would_begin_anew_beside_a_loaded_position_is_refused(
     token_set, tmp_path, kind
 ):
     get_batch("train", 2, SEQ_LEN, tokens=token_set)
@@ -170,19 +150,20 @@ def test_a_position_that_no_call_has_continued_is_an_error_where_the_next_is_tak
     second = make_token_set(tmp_path / "other", train=[[17] * 9], val=[[17]], seed=5)
     how = {
         "two positions": {"batch_size": 1},
+        "another size": {"seq_len": 8},
         "another seed": {"seed": 1},
         "another set": {"tokens": second},
     }[kind]
+    another = {"batch_size": 2, "seq_len": SEQ_LEN, "tokens": token_set} | how
     get_batch("val", 2, SEQ_LEN, tokens=token_set)
-    state_dict()  # training has not begun
-    get_batch("train", **{"batch_size": 2, "seq_len": SEQ_LEN, "tokens": token_set} | how)
     with pytest.raises(
-        ValueError, match=r"loaded.*get_batch\(split='train', batch_size=2, .*first row"
+        ValueError, match=r"no loaded position.*first row.*get_batch\(split='train', batch_size=2, "
     ):
-        state_dict()
+        get_batch("train", **another)
     assert rows_of(get_batch("train", 2, SEQ_LEN, tokens=token_set)) == expected
     if kind == "two positions":
         get_batch("train", 3, SEQ_LEN, tokens=token_set)
+    assert rows_of(get_batch("train", **another)) == rows_of(next(RowLoader(**another)))
     state_dict()
 
 

@@ -18,6 +18,7 @@ from tokenmill import RowLoader
     ("environment", "message"),
     [
         ({"RANK": "2", "WORLD_SIZE": "2"}, "RANK=2 and WORLD_SIZE=2"),
+        ({"RANK": "", "WORLD_SIZE": "1"}, "RANK= and WORLD_SIZE=1"),
         ({"RANK": "0"}, "RANK=0 and WORLD_SIZE=None"),
         ({"WORLD_SIZE": "2"}, "RANK=None and WORLD_SIZE=2 .* call .*init_process_group first"),
     ],

@@ -4,7 +4,6 @@ them, and come back.
 
 import io
 import os
-import pickle
 import struct
 from itertools import pairwise
 from pathlib import Path
@@ -19,7 +18,6 @@ from making import BOS, give_tokenizer, make_token_set
 from making_views import make_view
 
 from tokenmill.exchange import convert, convert_in, convert_out, flat_files, indexed_files, layouts
-from tokenmill.exchange.convert_out import write_meta
 from tokenmill.look.verify import verify
 from tokenmill.store.token_sets import TokenSet
 from tokenmill.tokenize.tokenizer import Tokenizer
@@ -183,6 +181,16 @@ def test_what_is_written_is_what_a_reader_of_the_format_finds(tmp_path, monkeypa
         assert rows is None or rows == expected
 
 
+def test_a_set_without_validation_has_no_file_of_it(tmp_path, capsys):
+    tokens = make_token_set(tmp_path / "set", train=[[5, 3, 40, 7, 2]], val=[])
+    give_tokenizer(tokens, Tokenizer("one", ".", {b"a": 99}, {"<|bos|>": BOS}, "<|bos|>"))
+    for layout, read in READERS.items():
+        folder = convert.export(convert.Out(layout, tokens, tmp_path / layout))
+        assert "left out: split val, which has no tokens" in capsys.readouterr().err
+        assert read(folder, "train")[0] == sum(documents_of(tokens, "train"), [])
+        assert not list(folder.glob("*val*"))
+
+
 def test_documents_end_with_eos_where_that_is_asked_for(small_set, tmp_path, bos, monkeypatch):
     for module in (flat_files, indexed_files):
         monkeypatch.setattr(module, "BLOCK_TOKENS", 7)
@@ -232,21 +240,6 @@ def test_files_are_even_and_end_where_documents_do_unless_that_is_uneven(lengths
     assert all(int(mean / 2) <= size <= 1.5 * mean + 1 for size in sizes)
     if max(lengths) < mean / 2:
         assert set(np.cumsum(sizes).tolist()) <= set(np.cumsum(lengths).tolist())
-
-
-def test_nanogpt_s_meta_has_what_its_two_scripts_read(prepared, tmp_path, gpt2):
-    tokenizer = Tokenizer.load(prepared[1] / "tokenizer.json")
-    folder = convert.export(convert.Out("nanogpt", prepared[1], tmp_path / "out"))
-    meta = pickle.loads((folder / "meta.pkl").read_bytes())
-    assert meta["vocab_size"] == tokenizer.vocab_size  # train.py's
-    stoi = meta["stoi"]  # sample.py's encode
-    itos = meta["itos"]  # and decode
-    assert "".join(itos[stoi[character]] for character in "\n Hi there") == "\n Hi there"
-    text = "Ordinary words, twice over; ordinary words"
-    assert "".join(itos[id] for id in tokenizer.encode(text).tolist()) == text
-    (with_gpt2 := tmp_path / "gpt2").mkdir()
-    write_meta(with_gpt2, gpt2)
-    assert not list(with_gpt2.iterdir()), "its scripts know GPT-2's vocabulary themselves"
 
 
 @pytest.mark.parametrize(
@@ -435,6 +428,11 @@ def npy(array):
     return file.getvalue()
 
 
+def npz():
+    np.savez(file := io.BytesIO(), np.array([1, 2, 3], np.uint16))
+    return file.getvalue()
+
+
 @pytest.mark.parametrize(
     ("layout", "data", "message"),
     [
@@ -479,7 +477,9 @@ def npy(array):
         ),
         ("npy", npy(np.zeros((2, 2), np.uint16)), "a.bin: expected an array of ids, found"),
         ("npy", npy(np.array(["a"])), "a.bin: expected an array of ids, found"),
+        ("npy", npz(), "a.bin: expected an array of NumPy's, found another or a damaged file"),
         ("megatron", b"x", "a.idx: expected Megatron's index"),
+        ("parquet", b"no parquet", "a.bin: expected a parquet file, found damage"),
     ],
 )
 def test_a_file_that_is_not_of_its_layout_is_named(take, tmp_path, layout, data, message):

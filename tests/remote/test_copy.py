@@ -260,6 +260,7 @@ def test_what_cannot_be_is_said_before_anything_is_made(
         ): "must be on this disk, found an address",
     }.items():
         assert cli.main(list(map(str, words))) == 1, words
+        assert hub.created == 0, "no repository for a set that it does not take"
         assert re.search(message, capsys.readouterr().err), words
     assert not (tmp_path / "data").exists()
     monkeypatch.setenv("HF_TOKEN", "wrong")

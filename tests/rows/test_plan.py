@@ -109,3 +109,12 @@ def test_a_whole_document_is_used_once_if_it_fits_and_a_target_of_it_is_kept(
 def test_a_past_of_rows_that_do_not_exist_is_refused():
     with pytest.raises(ValueError, match=r"no such row: a window of 2 rows of 7 \+ 1, row 2"):
         plan_window(SPLIT, content_of([5, 5]), 8, (0,), [(7, 3)])
+
+
+@pytest.mark.parametrize("function", [plan_window, count_window])
+def test_what_has_no_plan_is_refused(function):
+    with pytest.raises(ValueError, match="rows of 'nanochat' have no plan"):
+        function(Packing("nanochat"), content_of([5, 5]), 8, (0,))
+    for name in ("concat", "random"):
+        with pytest.raises(ValueError, match=f"the row length of '{name}' cannot change"):
+            function(Packing(name), content_of([5, 5]), 8, (0,), [(7, 1)])

@@ -17,7 +17,7 @@ from typing import Any, Generic, NamedTuple, NoReturn, Self, TypeVar
 
 import numpy as np
 
-from tokenmill.batches.facts import NO_PARTS, Iteration, LoaderFacts, Parts
+from tokenmill.batches.facts import NO_PARTS, IterationState, LoaderFacts, Parts
 from tokenmill.batches.ranks import rank_and_world_size, require_same_on_all_ranks, torch_rank
 from tokenmill.batches.resume import identity_of, order_of, resumed, setting_of
 from tokenmill.checks import whole_number
@@ -69,7 +69,7 @@ class BaseLoader(LoaderFacts, Iterator[Arrays], Generic[Arrays]):
         self.config = config
         self._is_closed = False
         self._pid = os.getpid()
-        self._iteration = Iteration()
+        self._iteration: IterationState = "fresh"
         self._batches: Prefetch | None = None
         self._counted = {}
         self.rank, self.world_size = self._find_rank()
@@ -114,17 +114,19 @@ class BaseLoader(LoaderFacts, Iterator[Arrays], Generic[Arrays]):
     # -------------------------------------------------------------------- iteration
 
     def __iter__(self) -> Self:
-        if self.config.epochs is not None and not self._iteration.is_kept and self._is_over():
+        if self.config.epochs is not None and self._is_over():
             self._move(self.run.next_iteration())
-        self._iteration = Iteration()
+        self._iteration = "fresh"
         return self
 
     def _is_over(self) -> bool:
         """Whether a `for` begins the next iteration."""
-        if self._iteration.has_begun or self.run.has_ended:
+        if self._iteration == "kept":
+            return False
+        if self._iteration == "begun" or self.run.has_ended:
             return True
         # after a position, only the rows may be left that its iteration drops
-        return self._iteration.is_resumed and not self._dealer.has_batch(self.run)
+        return self._iteration == "resumed" and not self._dealer.has_batch(self.run)
 
     def __next__(self) -> Arrays:
         started = time.perf_counter()
@@ -138,11 +140,11 @@ class BaseLoader(LoaderFacts, Iterator[Arrays], Generic[Arrays]):
             arrays: Arrays = self._arrays.receive(made.sent)
             self._parts = made.parts
             self.targets = made.targets
-            self._iteration.has_begun = True
+            self._iteration = "begun"
             self.run = made.run  # last, so that an interrupt before repeats the batch
         except StopIteration:
             self._move(self.run if self.run.now.until is None else self.run.at_end())
-            self._iteration.has_begun = False
+            self._iteration = "fresh"
             raise
         except BaseException:
             self._move(self.run)  # the next call tries again
@@ -222,11 +224,12 @@ class BaseLoader(LoaderFacts, Iterator[Arrays], Generic[Arrays]):
             )
         if self.run.has_ended and epoch == self.run.now.until:
             self._move(self.run.next_iteration())
-        iteration = self._iteration
-        iteration.is_kept = iteration.is_resumed and not iteration.has_begun and self._is_in(epoch)
-        if not iteration.is_kept and self.run.now.cursors[ONE_SET] != (epoch, 0, 0):
+        if self._iteration in ("resumed", "kept") and self._is_in(epoch):
+            self._iteration = "kept"
+            return
+        if self.run.now.cursors[ONE_SET] != (epoch, 0, 0):
             self._move(self.run.begin_epoch(epoch))
-        iteration.has_begun = False
+        self._iteration = "fresh"
 
     def _is_in(self, epoch: int) -> bool:
         """Whether the loader is in this epoch, or in the iteration that begins with it."""
@@ -283,7 +286,7 @@ class BaseLoader(LoaderFacts, Iterator[Arrays], Generic[Arrays]):
         self._require_open()
         run, self._identity = resumed(state, self.config, self._setting, self._sets, self._order)
         self._move(run)
-        self._iteration = Iteration(is_resumed=True)
+        self._iteration = "resumed"
         self.targets = 0
         self._parts = NO_PARTS
 

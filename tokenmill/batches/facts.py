@@ -7,9 +7,8 @@
 All of it follows from the run and the sets: nothing is counted while batches are made.
 """
 
-from dataclasses import dataclass
 from itertools import pairwise
-from typing import Any, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 import numpy as np
 
@@ -32,13 +31,13 @@ class SourceUsage(NamedTuple):
     epochs: float  # including a fraction of the current epoch
 
 
-@dataclass
-class Iteration:
-    """What the loader knows of its iteration of `epochs`, which decides what `for` does."""
-
-    has_begun: bool = False  # a batch of it was returned, so `for` goes to the next one
-    is_resumed: bool = False  # a position was loaded
-    is_kept: bool = False  # after that, set_epoch asked for it: `for` continues it, even at its end
+# what decides whether `for` continues an iteration of `epochs`
+IterationState = Literal[
+    "fresh",  # it stands where an iteration begins, or has ended
+    "resumed",  # a position was loaded: `for` continues its iteration, if that has a batch left
+    "kept",  # after that, set_epoch asked for this iteration: `for` continues it, even at its end
+    "begun",  # a batch was returned: `for` goes to the next iteration
+]
 
 
 class LoaderFacts:
@@ -53,7 +52,7 @@ class LoaderFacts:
     targets: int = 0  # of the global batch that was returned last, those in the loss
     _sets: Sets
     _dealer: Dealer
-    _iteration: Iteration
+    _iteration: IterationState
     _parts: Parts = NO_PARTS  # of the rows that were returned last
     _counted: dict[int, int]  # rows of epochs, which take time to count
 
@@ -148,7 +147,7 @@ class LoaderFacts:
             raise TypeError(
                 "this loader is endless and has no len(); pass epochs=, or use loader.rows"
             )
-        if self.run.has_ended and not self._iteration.has_begun:
+        if self.run.has_ended and self._iteration != "begun":
             end += epochs
         num_rows = sum(self._rows_of(epoch) for epoch in range(end - epochs, end))
         global_batch = self.run.setting.global_batch

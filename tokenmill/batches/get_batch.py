@@ -4,8 +4,7 @@
     checkpoint["data"] = state_dict()
 
 Arguments that mean the same share one loader: 32 and np.int64(32), "a" and Path("a"), or a default
-that you write out. A loaded position goes to the call with the same arguments, or else, if it is
-the only one of its split and purpose, to a call with other arguments that a position may change.
+that you write out. A loaded position goes to the call with the same arguments.
 """
 
 import json
@@ -13,7 +12,7 @@ import os
 from dataclasses import replace
 from functools import cache
 from pathlib import Path
-from typing import Any, Literal, get_args
+from typing import Any, Literal, NamedTuple, get_args
 
 import torch
 
@@ -42,7 +41,21 @@ SAVED = (
     "loss",
 )
 Call = dict[str, Any]  # the arguments of a call that decide which rows it returns
-Saved = tuple[Call, dict[str, str]]  # a call, and its position
+
+
+class Saved(NamedTuple):
+    """A call, and the position of its loader."""
+
+    call: Call
+    position: dict[str, str]
+
+
+class Key(NamedTuple):
+    """What a call names its loader by."""
+
+    config: LoaderConfig
+    purpose: str
+    folder: str  # in which the one token set is looked for
 
 
 class LoaderCache:
@@ -52,20 +65,20 @@ class LoaderCache:
     """
 
     def __init__(self) -> None:
-        self._loaders: dict[tuple[LoaderConfig, str, str], RowLoader] = {}
-        self._loaded: list[Saved] = []
-        self._waiting: list[Saved] = []  # those of them that no loader has taken yet
-        self._anew: list[Call] = []  # for training, that began at the first row since a load
+        self._loaders: dict[Key, RowLoader] = {}
+        self._waiting: list[Saved] = []  # loaded, and no loader has taken them yet
+        self._continued: list[Call] = []  # of loaded ones, those that a loader has taken
 
     def next(self, config: LoaderConfig, purpose: str) -> tuple[torch.Tensor, torch.Tensor]:
         """The next batch of the loader with these settings."""
-        key = config, purpose, os.getcwd() if config.tokens is None else ""
+        folder = os.getcwd() if config.tokens is None else ""
+        key = Key(config, purpose, folder)
         if key not in self._loaders:
             self._loaders[key] = self._make(config, purpose)
         return next(self._loaders[key])
 
     def _make(self, config: LoaderConfig, purpose: str) -> RowLoader:
-        """A new loader, at the loaded position that fits, if there is one."""
+        """A new loader, at the loaded position of its call, if there is one."""
         tokens = config.tokens or find_token_set(TOKENS_ROOT)
         if isinstance(tokens, Path):
             tokens = tokens.resolve()
@@ -76,48 +89,38 @@ class LoaderCache:
                 return known
         # one rank may evaluate alone
         loader = RowLoader.of(resolved, is_compared=purpose == "train")
-        call = _call_of(loader, purpose)
-        if not self._load_position(loader, call) and purpose == "train":
-            self._anew.append(call)
+        self._load_position(loader, _call_of(loader, purpose))
         return loader
 
-    def _load_position(self, loader: RowLoader, call: Call) -> bool:
-        """Moves a new loader to the position of its call, if one was loaded."""
-        kind = (call["split"], call["purpose"])
-        same_kind = [
-            saved for saved in self._loaded if (saved[0]["split"], saved[0]["purpose"]) == kind
-        ]
-        for saved in same_kind:
-            saved_call, position = saved
-            if saved_call != call and len(same_kind) > 1:
-                continue
-            if saved in self._waiting:
-                try:
-                    loader.load_state_dict(position)
-                except ValueError:
-                    if saved_call == call:
-                        raise
-                    continue  # it is of another token set
+    def _load_position(self, loader: RowLoader, call: Call) -> None:
+        """Moves a new loader to the loaded position of its call.
+
+        ValueError if another loader has taken it, or if training would begin anew beside loaded
+        positions of training that wait.
+        """
+        if call in self._continued:
+            raise ValueError(
+                f"another call came first and continued the position of {_in_words(call)}"
+            )
+        for saved in self._waiting:
+            if saved.call == call:
+                loader.load_state_dict(saved.position)
                 self._waiting.remove(saved)
-                return True
-            if saved_call == call:
-                raise ValueError(
-                    f"another call came first and continued the position of {_in_words(call)}"
-                )
-        return False
+                self._continued.append(call)
+                return
+        waiting = [saved.call for saved in self._waiting if saved.call["purpose"] == "train"]
+        if waiting and call["purpose"] == "train":
+            raise ValueError(
+                f"no loaded position is of {_in_words(call)}, which would begin at its first row, "
+                f"and no call has continued that of {_in_words(waiting[0])}: call get_batch with "
+                "these arguments and this token set first, or load the position into a RowLoader"
+            )
 
     def state_dict(self) -> dict[str, str]:
         """See tokenmill.state_dict."""
-        waiting = [call for call, _ in self._waiting if call["purpose"] == "train"]
-        if waiting and self._anew:
-            raise ValueError(
-                f"no call has continued the loaded position of {_in_words(waiting[0])}, while "
-                f"{_in_words(self._anew[0])} began at its first row: call get_batch with the "
-                "arguments and token set of the position"
-            )
         saved: dict[int, Saved] = {}  # by the loader, which two keys may have
-        for (_, purpose, _), loader in self._loaders.items():
-            saved[id(loader)] = _call_of(loader, purpose), loader.state_dict()
+        for key, loader in self._loaders.items():
+            saved[id(loader)] = Saved(_call_of(loader, key.purpose), loader.state_dict())
         calls = [call for call, _ in saved.values()]
         for call in calls:
             if calls.count(call) > 1:
@@ -137,16 +140,15 @@ class LoaderCache:
             ) from error
         self._loaders.clear()
         _mixture_of.cache_clear()
-        self._loaded = loaded
-        self._waiting = [*loaded]
-        self._anew = []
+        self._waiting = loaded
+        self._continued = []
 
 
 def _read_saved(call: Call, position: dict[str, str]) -> Saved:
     missing = {*SAVED, "purpose", "tokens"} - call.keys()
     if missing:
         raise ValueError(f"a call without {missing}")
-    return call, position
+    return Saved(call, position)
 
 
 def _call_of(loader: RowLoader, purpose: str) -> Call:

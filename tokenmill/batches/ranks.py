@@ -45,13 +45,17 @@ def _rank_in_environment() -> tuple[int, int]:
     world_size = os.environ.get("WORLD_SIZE")
     if rank is None and world_size in (None, "1"):
         return 0, 1
-    if rank is None or world_size is None or not 0 <= int(rank) < int(world_size):
+    try:
+        numbers = int(rank or ""), int(world_size or "")
+    except ValueError:
+        numbers = 0, 0
+    if not 0 <= numbers[0] < numbers[1]:
         raise ValueError(
             f"RANK={rank} and WORLD_SIZE={world_size} in the environment do not tell which rank "
             "this is; call init_process_group first (with Lightning, make it in "
             "train_dataloader()), or pass rank and world_size"
         )
-    return int(rank), int(world_size)
+    return numbers
 
 
 def torch_rank() -> tuple[int, int] | None:

@@ -16,7 +16,7 @@ from tokenmill.feed.mixture import ONE_SET, ids_fingerprint
 from tokenmill.feed.source import Order
 from tokenmill.rows.plan import Packing
 from tokenmill.rows.position import read_position
-from tokenmill.rows.run import Documents, Run, Setting
+from tokenmill.rows.run import Documents, Point, Run, Setting
 
 LONG_CHATS = "long_documents of chats"
 
@@ -184,11 +184,25 @@ def _name_of_one_set(documents: Documents, sets: Sets) -> str:
     return names[0]
 
 
-def _renamed(value: Any, old: str, new: str) -> Any:
-    """A run, or a part of one, in which a source has another name."""
-    if isinstance(value, Mapping):
-        return {new if key == old else key: _renamed(v, old, new) for key, v in value.items()}
-    if not isinstance(value, tuple | list):
-        return value
-    parts = [_renamed(part, old, new) for part in value]
-    return type(value)(*parts) if hasattr(value, "_fields") else type(value)(parts)
+def _renamed(run: Run, former: str, name: str) -> Run:
+    """A run in which a source has another name."""
+
+    def in_names(by_name: Mapping[str, Any]) -> dict[str, Any]:
+        return {name if key == former else key: value for key, value in by_name.items()}
+
+    def in_point(point: Point) -> Point:
+        return point._replace(
+            weights=in_names(point.weights),
+            cursors=in_names(point.cursors),
+            rows=in_names(point.rows),
+        )
+
+    legs = []
+    for leg in run.legs:
+        setting = leg.setting
+        stages = [stage._replace(weights=in_names(stage.weights)) for stage in setting.stages]
+        setting = setting._replace(
+            stages=stages, caps=in_names(setting.caps), sets=in_names(setting.sets)
+        )
+        legs.append(leg._replace(begin=in_point(leg.begin), setting=setting))
+    return Run(tuple(legs), in_point(run.now))

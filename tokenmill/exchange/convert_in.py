@@ -179,13 +179,34 @@ def documents_in(
 
     Those that begin after the share `val_from` of the files' bytes validate.
     """
+    pending: FoundDocument | None = None  # it may go on in the next file
+    for document, begins in _spans_of(files, read, tokenizer, val_from):
+        if pending is None:
+            pending = document
+        elif begins:
+            yield pending
+            pending = document
+        else:
+            tokens = np.concatenate([pending.tokens, document.tokens])
+            pending = pending._replace(tokens=tokens)
+    eot = [tokenizer.bos_id]
+    if pending is not None and pending.tokens.tolist() != eot:  # an EOT that nothing follows
+        yield pending
+
+
+def _spans_of(
+    files: list[Path], read: ReadFile, tokenizer: Tokenizer, val_from: float
+) -> Iterator[tuple[FoundDocument, bool]]:
+    """What is in each file, and whether a document begins with it: else it goes on with the last.
+
+    ValueError if BOS is in none.
+    """
     bos_id = tokenizer.bos_id
     dtype = np.dtype(dtype_name(tokenizer.vocab_size))
     sizes = [path.stat().st_size for path in files]
     val_begin = val_from * sum(sizes)  # in bytes of all files
     before = 0.0  # bytes of the files, and parts of one, before this one
     has_bos = False
-    pending: FoundDocument | None = None  # it may go on in the next file
     for path, size in zip(files, sizes, strict=True):
         for tokens, lengths, share in read(path, dtype):
             part_size = size * share
@@ -193,17 +214,14 @@ def documents_in(
             begins = _begins(path, tokens, lengths, tokenizer)
             has_bos |= is_indexed or bool((tokens[begins] == bos_id).any())
             edges = [*begins.tolist(), len(tokens)]
-            head = tokens[: edges[0]]  # goes on with a document, or is one of its own
+            head = tokens[: edges[0]]
             if len(head):
-                pending = pending or FoundDocument(path, before >= val_begin, head[:0])
-                pending = pending._replace(tokens=np.concatenate([pending.tokens, head]))
+                yield FoundDocument(path, before >= val_begin, head), False
             for begin, end in pairwise(edges):
-                if pending is not None:
-                    yield pending
                 ends_by_eot = is_indexed and end - begin > 1 and tokens[end - 1] == bos_id
                 last = end - 1 if ends_by_eot else end
                 is_val = before + part_size * begin / len(tokens) >= val_begin
-                pending = FoundDocument(path, is_val, tokens[begin:last])
+                yield FoundDocument(path, is_val, tokens[begin:last]), True
             before += part_size
     if not has_bos:
         raise ValueError(
@@ -211,8 +229,6 @@ def documents_in(
             "none; name the tokenizer that made these ids as --tokenizer, or the token between "
             "documents as --bos-token"
         )
-    if pending is not None and pending.tokens.tolist() != [bos_id]:  # an EOT that nothing follows
-        yield pending
 
 
 def _begins(

@@ -1,7 +1,6 @@
 """A token set -> other programs' files, in a folder that gets its name when all are on the disk."""
 
 import contextlib
-import pickle
 import shutil
 import sys
 import uuid
@@ -15,7 +14,7 @@ import tyro
 
 from tokenmill.addresses import require_folder
 from tokenmill.checks import whole_number
-from tokenmill.exchange.flat_files import BLOCK_TOKENS, FILE_TOKENS, SplitFiles, write_flat
+from tokenmill.exchange.flat_files import BLOCK_TOKENS, FILE_TOKENS, SplitFiles
 from tokenmill.exchange.layouts import LAYOUTS, Name
 from tokenmill.remote.token_set import open_set
 from tokenmill.store.columns import columns_of
@@ -26,8 +25,6 @@ from tokenmill.store.token_sets import TokenSet
 from tokenmill.tokenize.tokenizer import Tokenizer
 
 EOT_TOKENS = ("<|end_of_text|>", "</s>", "<eos>", "<|eos|>", "<|endoftext|>")
-# nanoGPT's sample.py has GPT-2's tokenizer itself
-GPT2_FINGERPRINT = "1bd489c3451db650cbb889f159c3743dab8096869899541dbc5c77cf60ee7617"
 
 
 @dataclass(frozen=True)
@@ -66,6 +63,10 @@ def export(config: Out) -> Path:
         _print_what_is_left_out(token_set, f"{config.layout} with EOS", ())
     with new_folder(Path(config.folder)) as unfinished:
         for split in SPLITS:
+            has_tokens = any(entry.tokens for entry in token_set.split(split))
+            if split == "val" and not has_tokens:
+                print("left out: split val, which has no tokens", file=sys.stderr)
+                continue
             files = SplitFiles(
                 name=split,
                 dataset=_file_prefix(token_set),
@@ -75,8 +76,6 @@ def export(config: Out) -> Path:
                 tokenizer=tokenizer.name,
             )
             layout.write(files, unfinished)
-        if config.layout == "nanogpt":
-            write_meta(unfinished, tokenizer)
     return config.folder
 
 
@@ -178,20 +177,3 @@ def _require_no_eos(token_set: TokenSet, shards: list[ShardDocuments], eos_id: i
                     "would end with two; leave out --eos, or convert a set that was prepared "
                     "without --eot-token"
                 )
-
-
-def write_meta(folder: Path, tokenizer: Tokenizer) -> None:
-    """nanoGPT's meta.pkl: what its train.py and sample.py ask of a vocabulary that is not GPT-2's.
-
-    Its sample.py encodes a prompt character by character, so those that are one token each are what
-    it may hold.
-    """
-    if tokenizer.fingerprint == GPT2_FINGERPRINT:
-        return
-    texts = {id: token.decode("utf-8", "replace") for id, token in tokenizer.tokens.items()}
-    meta = {
-        "vocab_size": tokenizer.vocab_size,
-        "itos": {id: texts.get(id, "") for id in range(tokenizer.vocab_size)},
-        "stoi": {text: id for id, text in texts.items() if len(text) == 1 and text != "\ufffd"},
-    }
-    write_flat(folder / "meta.pkl", [], pickle.dumps(meta))

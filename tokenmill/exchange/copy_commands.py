@@ -47,12 +47,6 @@ class Push:
     private: bool = False
 
 
-def main(arguments: list[str], prog: str) -> None:
-    """Runs the command whose name ends `prog`."""
-    run = send if prog.endswith("push") else fetch
-    run(arguments, prog)
-
-
 def send(arguments: list[str], prog: str) -> None:
     """Sends what the command line names, and prints where it is."""
     config = tyro.cli(Push, prog=prog, args=arguments)

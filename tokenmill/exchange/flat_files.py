@@ -209,7 +209,7 @@ def _write_numpy(dtype: np.dtype, count: int) -> bytes:
 
 def _read_numpy(path: Path, dtype: np.dtype) -> tuple[int, np.dtype]:
     try:
-        array = np.load(path, mmap_mode="r", allow_pickle=False)
+        array = np.lib.format.open_memmap(path, mode="r")
     except Exception as error:  # whatever Python's own parser says of the header
         raise ValueError(
             f"{path}: expected an array of NumPy's, found another or a damaged file; check the "

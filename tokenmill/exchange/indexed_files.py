@@ -138,6 +138,13 @@ def _tables(shard: ShardDocuments, schema: pa.Schema) -> Iterator[pa.Table]:
 
 def read_parquet(path: Path, dtype: np.dtype) -> Iterator[FilePart]:
     """A few million ids at a time, as a small file may hold more than the memory does."""
+    try:
+        yield from _parts(path)
+    except (pa.ArrowInvalid, OSError) as error:
+        raise ValueError(f"{path}: expected a parquet file, found damage ({error})") from error
+
+
+def _parts(path: Path) -> Iterator[FilePart]:
     file = pq.ParquetFile(path)
     types = dict(zip(file.schema_arrow.names, file.schema_arrow.types, strict=True))
     ids_type: Any = types.get(IDS)

@@ -91,37 +91,40 @@ def require_conversations(
     """
     crops = long_documents == "crop"
     lengths, targets, first = _read_conversations(token_set, split, row_len if crops else None)
-    seq_len = row_len - 1
     is_long = lengths > row_len
-    num_long = int(is_long.sum())
-    longer = f"longer than a row of {seq_len:,} + 1 tokens"
-    if num_long and long_documents == "split":
+    if long_documents == "split" and is_long.any():
         share = int(targets[is_long].sum()) / max(1, int(targets.sum()))
         raise ValueError(
-            f"{token_set.display_name}: {num_long:,} of {len(lengths):,} conversations are "
-            f"{longer}, the longest with {lengths.max():,}; they have {share:.1%} of the tokens "
-            "that are in the loss. Use a larger seq_len, or long_documents='crop' (keeps the "
-            "beginning) or 'drop'"
+            f"{token_set.display_name}: {is_long.sum():,} of {len(lengths):,} conversations are "
+            f"{_longer(row_len)}, the longest with {lengths.max():,}; they have {share:.1%} of the "
+            "tokens that are in the loss. Use a larger seq_len, or long_documents='crop' (keeps "
+            "the beginning) or 'drop'"
         )
-    is_late = first >= row_len
-    is_kept = ~is_late
-    left_out = []
-    if not crops:
-        is_late &= ~is_long
-        is_kept &= ~is_long
-    if num_long and long_documents == "drop":
-        left_out.append(f"{num_long:,} are {longer}")
-    num_late = int(is_late.sum())
-    if num_late:
-        left_out.append(f"{num_late:,} have no target in their first {row_len:,} tokens")
-    if left_out:
-        reasons = " and ".join(left_out)
+    is_dropped = is_long & (not crops)
+    is_late = (first >= row_len) & ~is_dropped
+    reasons = _left_out_in_words(row_len, int(is_dropped.sum()), int(is_late.sum()))
+    if reasons:
         warnings.warn(
             f"{token_set.display_name}: of {len(lengths):,} conversations, {reasons}; these are "
             "left out. A larger seq_len keeps more of them",
             stacklevel=stacklevel,
         )
+    is_kept = ~is_dropped & ~is_late
     return int(np.minimum(lengths, row_len)[is_kept].sum())
+
+
+def _longer(row_len: int) -> str:
+    return f"longer than a row of {row_len - 1:,} + 1 tokens"
+
+
+def _left_out_in_words(row_len: int, num_dropped: int, num_late: int) -> str:
+    """Why conversations are left out; nothing if none are."""
+    reasons = []
+    if num_dropped:
+        reasons.append(f"{num_dropped:,} are {_longer(row_len)}")
+    if num_late:
+        reasons.append(f"{num_late:,} have no target in their first {row_len:,} tokens")
+    return " and ".join(reasons)
 
 
 def _read_conversations(

@@ -153,7 +153,7 @@ class Dealer:
                 )
             past, _ = past_of(run.legs, name, epoch, window)
             if past:
-                source.count_window(epoch, window)  # ValueError if these rows do not exist
+                source.rows_of_window(epoch, window)  # ValueError if these rows do not exist
 
     def must_match(self, setting: Setting) -> dict[str, Any]:
         """What of the setting cannot change in a run."""

@@ -56,11 +56,16 @@ def forecast(
 ) -> Forecast:
     """Forecasts what a run of `tokens`, as 1e12 or "1T", takes from each source.
 
-    `sizes` are the tokens of an epoch, by default those of the token set. Raises what opening the
-    sources raises, and ValueError if one has no training tokens.
+    `sizes` are the tokens of an epoch of each source, by default those of its token set. Raises
+    what opening the sources raises, and ValueError if one has no training tokens.
     """
     if not sizes:
         sizes = {name: epoch_tokens(opened, "train") for name, opened in mixture.open().items()}
+    if sizes.keys() != set(mixture.names):
+        raise ValueError(
+            f"sizes must be {{source: tokens}} of all sources, {', '.join(mixture.names)}, found "
+            f"{', '.join(sizes)}"
+        )
     for name, size in sizes.items():
         if not size:
             raise ValueError(

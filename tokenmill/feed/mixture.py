@@ -24,7 +24,7 @@ from tokenmill.checks import whole_number
 from tokenmill.feed.mixture_file import arguments_of, folder_of, read_toml
 from tokenmill.feed.weights import exact, powers, tokens_of, whole_weights
 from tokenmill.remote.token_set import DEFAULT_CACHE, CacheConfig, open_set
-from tokenmill.rows.run import Stage
+from tokenmill.rows.run import Stage, stage_at
 from tokenmill.store.names import is_plain
 from tokenmill.store.token_sets import TokenSet
 
@@ -127,7 +127,7 @@ class Mixture:
     def at(self, tokens: int | float | str) -> "Mixture":
         """A mixture that always has the weights of one moment of the run, as for validation."""
         moment = tokens_of("tokens", tokens)
-        weights = [stage for stage in self.stages if stage.begin <= moment][-1].weights
+        weights = stage_at(self.stages, moment).weights
         return Mixture(
             weights,
             sources=_those_of(weights, self.paths),

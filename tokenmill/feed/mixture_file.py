@@ -61,8 +61,7 @@ def arguments_of(content: dict[str, Any], folder: Path) -> dict[str, Any]:
         pairs.append((begin, weights))
         for name in weights:
             if name not in sources:
-                must_exist = "sources" in content and name not in listed
-                sources[name] = _folder_of_bare(name, folder, must_exist)
+                sources[name] = folder_of(name, folder)
     return {
         "sources": sources,
         "max_epochs": settings["max_epochs"],
@@ -79,16 +78,6 @@ def _read_stage(number: int, stage: Any) -> tuple[Any, dict[str, Any]]:
     if missing:
         raise ValueError(f"stages[{number}] has no {' and no '.join(missing)}")
     return stage["begin"], _table(f"the weights of stages[{number}]", stage["weights"])
-
-
-def _folder_of_bare(name: str, folder: Path, must_exist: bool) -> str | Path:
-    """The folder of a source that is only a name with a weight."""
-    path = folder_of(name, folder)
-    if must_exist and isinstance(path, Path) and not path.exists():
-        raise ValueError(
-            f"source {name!r} has a weight, but no [sources.{name}] and no folder {path}"
-        )
-    return path
 
 
 def _located(name: str, path: Any, folder: Path) -> str:

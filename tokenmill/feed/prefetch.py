@@ -10,7 +10,6 @@ reference to the Prefetch, so when that goes, or Python ends, a finalizer asks t
 
 import _thread
 import os
-import time
 import weakref
 from collections.abc import Generator, Iterator
 from contextlib import suppress
@@ -20,9 +19,6 @@ from typing import Any, NamedTuple
 from tokenmill.threads import Cancelled, cancelled_by
 
 SECONDS_TO_FINISH = 10  # how long `stop` waits for a thread that waits for a disk
-# how long the thread waits if nobody waits for it: the caller runs Python then, and soon waits
-# without Python's lock
-HEAD_START_SECONDS = 0.001
 CLOSED = "the loader was closed or moved by another thread"
 
 
@@ -101,15 +97,9 @@ def stop_all() -> None:
 def _run(items: Iterator[Any], stop: Stop, queues: _Queues) -> None:
     stop.has_thread = True
     finished = queues.finished
-    requested = 0.0
     try:
         with cancelled_by(lambda: stop.stopped):
             while queues.requests.get():
-                before = requested
-                requested = time.monotonic()
-                # the caller has just taken an item, has another, and takes its time between items
-                if requested - before > 2 * HEAD_START_SECONDS and not queues.results.empty():
-                    _let_ahead(queues)
                 queues.results.put((next(items), None))
     except BaseException as error:  # the caller raises it, StopIteration included
         queues.results.put((None, error))
@@ -118,12 +108,6 @@ def _run(items: Iterator[Any], stop: Stop, queues: _Queues) -> None:
             items.close()  # type: ignore[attr-defined]  # releases what it holds before it ends
         del items, queues  # the error's traceback refers to this frame
         finished.put(None)
-
-
-def _let_ahead(queues: _Queues) -> None:
-    """Waits a moment, or until the caller takes the other item too."""
-    with suppress(Empty):
-        queues.requests.put(queues.requests.get(timeout=HEAD_START_SECONDS))
 
 
 def _stop(pid: int, stop: Stop, queues: _Queues) -> None:

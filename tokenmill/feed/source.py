@@ -95,7 +95,7 @@ class Source:
         self._counts_only = counts_only
         self._epochs: dict[int, EpochDocuments] = {}
         self._tables: dict[tuple[int, int], Any] = {}  # by window: its Table, or a Future of it
-        self._counts: dict[tuple[int, int], tuple[int, int]] = {}  # by window: see `count_window`
+        self._rows: dict[tuple[int, int], range] = {}  # by window: see `rows_of_window`
 
     def walk(
         self, cursor: Cursor, count: int, until: int | None = None
@@ -106,22 +106,21 @@ class Source:
         num_empty = 0  # windows in turn
         epoch, window, row = cursor
         while epoch != until:
-            before, end = self.count_window(epoch, window)
-            stop = min(row + count, end)
+            rows = self.rows_of_window(epoch, window)
+            stop = min(row + count, rows.stop)
             if stop > row:
-                spans.append(RowRange(epoch, window, row - before, stop - before))
+                spans.append(RowRange(epoch, window, row - rows.start, stop - rows.start))
                 count -= stop - row
                 row = stop
-            if row < end:
-                if end - row <= (end - before) // 4:
+            if row < rows.stop:
+                if rows.stop - row <= len(rows) // 4:
                     self.expect(*self._next(epoch, window))
                 break
-            num_empty = num_empty + 1 if before == end else 0
-            if num_empty > self.count_windows(epoch):
-                raise ValueError(
-                    f"{self.token_set.display_name}: split {self._order.split!r} "
-                    "has no row this long"
-                )
+            if rows:
+                num_empty = 0
+            else:
+                num_empty += 1
+                self._require_some_rows(epoch, num_empty)
             epoch, window = self._next(epoch, window)
             row = 0
             # with `until`, go past windows without rows, to see whether the source ends here
@@ -129,12 +128,19 @@ class Source:
                 break
         return spans, Cursor(epoch, window, row)
 
+    def _require_some_rows(self, epoch: int, num_empty: int) -> None:
+        """ValueError if more windows in turn are empty than an epoch has."""
+        if num_empty > self.count_windows(epoch):
+            raise ValueError(
+                f"{self.token_set.display_name}: split {self._order.split!r} has no row this long"
+            )
+
     def _drop_before(self, cursor: Cursor) -> None:
         """Drops windows that are done."""
         if len(self._tables) > 2:
             here = cursor[:2]
             self._tables = {at: table for at, table in self._tables.items() if at >= here}
-            self._counts = {at: counts for at, counts in self._counts.items() if at >= here}
+            self._rows = {at: rows for at, rows in self._rows.items() if at >= here}
 
     def _next(self, epoch: int, window: int) -> tuple[int, int]:
         if window + 1 < self.count_windows(epoch):
@@ -152,19 +158,18 @@ class Source:
         """
         num_rows = 0
         for window in range(self.count_windows(epoch)):
-            before, end = self.count_window(epoch, window)
-            num_rows += end - before
+            num_rows += len(self.rows_of_window(epoch, window))
             if up_to is not None and num_rows >= up_to:
                 break
         return num_rows
 
-    def count_window(self, epoch: int, window: int) -> tuple[int, int]:
-        """The rows of a window at this row length, `before` to before `end`.
+    def rows_of_window(self, epoch: int, window: int) -> range:
+        """The numbers of a window's rows at this row length.
 
         They come after those that were dealt at other lengths.
         """
-        counts = self._counts.get((epoch, window))
-        if counts is None:
+        rows = self._rows.get((epoch, window))
+        if rows is None:
             past, before = past_of(self._legs, self.name, epoch, window)
             if self._counts_only:
                 content = self._texts(epoch, window, past).content
@@ -172,9 +177,9 @@ class Source:
                 num_rows = count_window(self._packing, content, self.seq_len, key, past)
             else:
                 num_rows = self.table(epoch, window).num_rows
-            counts = before, before + num_rows
-            self._counts[epoch, window] = counts
-        return counts
+            rows = range(before, before + num_rows)
+            self._rows[epoch, window] = rows
+        return rows
 
     # -------------------------------------------------------------------- windows
 

@@ -12,6 +12,8 @@ from fractions import Fraction
 from numbers import Rational, Real
 from typing import Any
 
+from tokenmill.checks import whole_number
+
 TURNS = 1 << 16  # most turns of a pattern
 UNITS = {"": 1, "K": 10**3, "M": 10**6, "B": 10**9, "T": 10**12}
 AMOUNT = re.compile(r"(\d[\d_]*(?:\.\d+)?(?:e\d{1,2})?)([KMBT]?)", re.IGNORECASE)
@@ -44,7 +46,7 @@ def tokens_of(name: str, amount: Any) -> int:
         raise ValueError(
             f"{name} must be a whole number of tokens, as 900_000 or '900B', not {amount!r}"
         )
-    return int(value)
+    return whole_number(name, int(value))
 
 
 def _parsed(amount: str) -> Fraction | None:

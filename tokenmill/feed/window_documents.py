@@ -79,8 +79,9 @@ def open_window(
     `row_len` is that of the shortest rows that crop conversations; None if none are cropped.
     """
     slices = documents.windows.window(window)
-    # a small view has empty windows; they have a shard too
-    numbers = np.unique(slices.shard).tolist() or [*range(len(documents.entries))][:1]
+    numbers = np.unique(slices.shard).tolist()
+    if not numbers and documents.entries:  # a small view has empty windows; they have a shard too
+        numbers = [0]
     shards = _open_shards(documents, numbers, held)
     opened = [*shards.values()]
     if not packing.packs_documents:

@@ -122,7 +122,7 @@ class RunRows:
         for part in batch.parts:
             name = names[part.source]
             epoch, window = part.table.place
-            before, _ = sources[name].count_window(epoch, window)
+            before = sources[name].rows_of_window(epoch, window).start
             for row in range(part.first, part.last):
                 pieces = part.table.pieces(row)
                 rows.append(ShownRow(name, epoch, window, before + row, pieces))
@@ -150,14 +150,14 @@ class RunRows:
         windows = source.count_windows(epoch)
         if window >= windows:
             raise ValueError(f"no such window: {window} of epoch {epoch}, which has {windows:,}")
-        before, end = source.count_window(epoch, window)
-        if not before <= row < end:
-            last = end - 1
+        rows = source.rows_of_window(epoch, window)
+        if row not in rows:
+            last = rows.stop - 1
             raise ValueError(
                 f"no such row: {row:,} of epoch {epoch}, window {window}, which has rows "
-                f"{before:,} to {last:,} of {source.seq_len:,} + 1 tokens"
+                f"{rows.start:,} to {last:,} of {source.seq_len:,} + 1 tokens"
             )
-        pieces = source.table(epoch, window).pieces(row - before)
+        pieces = source.table(epoch, window).pieces(row - rows.start)
         return ShownRow(name, epoch, window, row, pieces)
 
     def with_document(
@@ -196,7 +196,7 @@ class RunRows:
         has_it &= slices.shard == names.index(entry.name)
         windows = documents.windows.windows_of_slices()
         for window in np.unique(windows[has_it]).tolist():
-            before, _ = source.count_window(epoch, window)
+            before = source.rows_of_window(epoch, window).start
             table = source.table(epoch, window)
             for row, filler in table.rows_with(entry.name, begin, end):
                 yield ShownRow(

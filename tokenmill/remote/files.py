@@ -22,7 +22,7 @@ from tokenmill import hub_client
 from tokenmill.addresses import joined, named
 from tokenmill.extras import naming_the_extra
 from tokenmill.messages import redact
-from tokenmill.remote.retry import retried
+from tokenmill.remote.retry import is_transient, retried
 from tokenmill.store.files import LARGEST
 
 RANGE_SECONDS = 60.0  # for a range, of file systems that have no time limit
@@ -146,26 +146,29 @@ def _get(address: str, start: int, end: int | None, most: int) -> bytes:
     if scheme not in (*HTTP, *SIGNED):
         return _cat(address, start, end, most)
     with naming_the_extra("remote"):
-        from tokenmill.remote.ranges import Refused, read_url
+        from tokenmill.remote.ranges import read_url
     if scheme in HTTP:
         return read_url(address, {}, start, end, most)
     try:
         if scheme == "hf":
-            url, headers = _url_on_the_hub(address)
-        else:
-            url, headers = _signed(address), {}
-        return read_url(url, headers, start, end, most)
-    except Refused as error:
-        if error.status in (408, 429) or error.status >= 500:
-            raise
+            return read_url(*_url_on_the_hub(address), start, end, most)
+        return read_url(_signed(address), {}, start, end, most)
     except Exception as error:
-        has_no_credentials = "redential" in repr(error)
-        if not has_no_credentials:
+        if not _is_refused(error):
             raise
-    if scheme != "hf":  # fsspec knows regions and public buckets, and what S3 says
-        return _cat(address, start, end, most)
-    _url_on_the_hub.cache_clear()  # the URL may have expired
-    return read_url(*_url_on_the_hub(address), start, end, most)
+    if scheme == "hf":
+        _url_on_the_hub.cache_clear()  # the URL may have expired
+        return read_url(*_url_on_the_hub(address), start, end, most)
+    return _cat(address, start, end, most)  # fsspec knows regions and public buckets
+
+
+def _is_refused(error: Exception) -> bool:
+    """Whether a URL is refused for good, or there are no credentials to make one."""
+    from tokenmill.remote.ranges import Refused
+
+    if isinstance(error, Refused):
+        return not is_transient(error.status)
+    return "redential" in repr(error)
 
 
 def _cat(address: str, start: int, end: int | None, most: int) -> bytes:

@@ -43,7 +43,7 @@ PART_BYTES = BLOCK_BYTES
 LOCK_SECONDS = 60.0  # then a part is fetched although another process is at it
 COUNT_AFTER = 64  # the cache is counted after a 64th of its limit is written
 ROOM = 16  # a 16th of the limit is evicted, to make room
-MOST_UNCOUNTED = 1 << 36  # bytes: at most a GiB is written between two counts
+MOST_UNCOUNTED = 1 << 30  # bytes that are written between two counts
 OF_ANOTHER_SET, DONE, IN_USE = range(3)  # the order in which parts go
 
 
@@ -66,8 +66,9 @@ class Cache:
                 f"{root}: expected a cache of user {user}, found one of user {owner}; pass a "
                 "cache_dir of your own, or set TOKENMILL_CACHE"
             )
-        largest = min(limit or MOST_UNCOUNTED, shutil.disk_usage(root).total, MOST_UNCOUNTED)
-        self._count_after = largest // COUNT_AFTER
+        disk = shutil.disk_usage(root).total
+        largest = min(limit or disk, disk)
+        self._count_after = min(largest // COUNT_AFTER, MOST_UNCOUNTED)
         self._written = self._count_after  # the first part that a process writes is counted
         self.reads: set[str] = set()  # folders of the shards of sets that this process has opened
         self.in_use: weakref.WeakSet[Job] = weakref.WeakSet()  # the parts that this process holds
@@ -106,7 +107,8 @@ class Cache:
         excess = max(used - limit, least)
         if excess < 1:
             return 0
-        count = (excess + min(limit, used) // ROOM) // PART_BYTES + 1
+        margin = min(limit, used) // ROOM
+        count = (excess + margin) // PART_BYTES + 1
         evicted = 0
         for part in self._in_order_of_eviction(paths)[:count]:
             with contextlib.suppress(FileNotFoundError):

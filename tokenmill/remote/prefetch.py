@@ -69,15 +69,19 @@ class _Pool:
 
     def _work(self) -> None:
         while True:
-            job = self._next()
-            try:
-                job.result = job.run()
-            except BaseException as error:
-                job.error = error.with_traceback(None)  # whose frames hold the job
-            with self.changed:
-                job.process = 0
-                self.changed.notify_all()
-            del job
+            self._do(self._next())
+
+    def _do(self, job: Job) -> None:
+        result = error = None
+        try:
+            result = job.run()
+        except BaseException as raised:
+            error = raised.with_traceback(None)  # whose frames hold the job
+        with self.changed:  # all at once, as `_next` drops a job that is still being run
+            job.result = result
+            job.error = error
+            job.process = 0
+            self.changed.notify_all()
 
     def _next(self) -> Job:
         with self.changed:
@@ -119,8 +123,9 @@ def require(jobs: Sequence[Job]) -> None:
     missing = [job for job in jobs if job.result is None]
     if not missing:
         return
-    for job in missing:
-        job.error = None
+    with _pool.changed:
+        for job in missing:
+            job.error = None
     _pool.put(missing, NOW)
     _pool.wait(missing)
 

@@ -169,8 +169,8 @@ def _commit(
     api = hub_client.api()
     shown = redact(address)
     try:
-        api.create_repo(place.repository, repo_type="dataset", private=private, exist_ok=True)
         files = _files_to_commit(token_set, address, progress)
+        api.create_repo(place.repository, repo_type="dataset", private=private, exist_ok=True)
         from huggingface_hub import CommitOperationAdd
 
         operations = [

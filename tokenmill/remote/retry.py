@@ -1,6 +1,6 @@
 """Tries again what may succeed later, with a limit, and one error for all libraries.
 
-    retried(lambda: get(url), "s3://bucket/web/a.bin", "read")
+    retried(lambda: get(url), "s3://bucket/web/a.bin", "read", forget_credentials)
 
 fsspec and botocore retry what they know. What is left is tried again here, after pauses that grow
 and are random ("full jitter", Brooker 2015), for five minutes at most: NCCL gives up a collective
@@ -98,9 +98,8 @@ def judge(error: Exception) -> tuple[type[Exception], bool]:
     if status in (401, 403) or "redential" in repr(error):  # or there are no credentials
         return PermissionError, False
     if isinstance(status, int):
-        may_pass = status in (408, 429) or status >= 500
         kinds: dict[int, type[Exception]] = {404: FileNotFoundError, 416: WrongBytes}
-        return kinds.get(status, ConnectionError), may_pass
+        return kinds.get(status, ConnectionError), is_transient(status)
     if isinstance(error, WrongBytes):
         return WrongBytes, not _is_named_final(error)
     for kind in FINAL_TYPES:
@@ -108,6 +107,11 @@ def judge(error: Exception) -> tuple[type[Exception], bool]:
             return kind, False
     is_final = isinstance(error, TypeError) or _is_named_final(error)
     return ConnectionError, not is_final
+
+
+def is_transient(status: int) -> bool:
+    """Whether what has this HTTP status may succeed later."""
+    return status in (408, 429) or status >= 500
 
 
 def _status(error: Exception) -> Any:

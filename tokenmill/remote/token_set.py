@@ -242,19 +242,19 @@ class RemoteShard(Shard):
         if begin >= end:
             return np.empty(0, self.dtype)
         first_byte = begin * self.dtype.itemsize
-        last_byte = end * self.dtype.itemsize
-        first = first_byte // PART_BYTES
-        last = (last_byte - 1) // PART_BYTES
-        ahead = min(last + AHEAD, (self._parts.size - 1) // PART_BYTES)
-        jobs = {number: self.part(number) for number in range(first, ahead + 1)}
+        end_byte = end * self.dtype.itemsize
+        first_part = first_byte // PART_BYTES
+        last_part = (end_byte - 1) // PART_BYTES
+        ahead = min(last_part + AHEAD, (self._parts.size - 1) // PART_BYTES)
+        jobs = {number: self.part(number) for number in range(first_part, ahead + 1)}
         expect([job for number, job in jobs.items() if number not in self._held])
-        needed = {number: jobs[number] for number in range(first, last + 1)}
+        needed = {number: jobs[number] for number in range(first_part, last_part + 1)}
         require(list(needed.values()))
         self._hold(jobs)
         pieces = []
         for number, job in needed.items():
             offset = number * PART_BYTES
-            pieces.append(job.result[max(first_byte - offset, 0) : last_byte - offset])
+            pieces.append(job.result[max(first_byte - offset, 0) : end_byte - offset])
         return np.frombuffer(bytearray().join(pieces), self.dtype)
 
     def _hold(self, jobs: dict[int, Job]) -> None:

@@ -36,22 +36,36 @@ def choose_rows(free: np.ndarray, row_len: int) -> tuple[np.ndarray, np.ndarray]
     gaps = free[order].astype(np.int64)
     if not _is_too_much(gaps.sum(), num_rows, row_len):
         return nobody, nobody
+    candidates = _candidates(gaps, row_len)
+    if not len(candidates.num_donors):
+        return nobody, nobody
+    is_good = ~_is_too_much(candidates.filler, num_rows - candidates.num_donors, row_len)
+    choice = np.argmax(is_good) if is_good.any() else -1
+    num_donors = candidates.num_donors[choice]
+    return order[:num_donors], order[num_donors : candidates.end[choice]]
+
+
+class _Candidates(NamedTuple):
+    """The choices of donors whose pieces the rows after them have room for. Each (count,)."""
+
+    num_donors: np.ndarray  # the rows before this number
+    end: np.ndarray  # of the receivers, which follow the donors
+    filler: np.ndarray  # tokens that would then be filler
+
+
+def _candidates(gaps: np.ndarray, row_len: int) -> _Candidates:
+    """All choices among rows with these gaps, the largest first."""
     free_before = offsets_of(gaps)
     room_before = offsets_of(np.maximum(gaps - 1, 0))  # a token of each gap is kept for BOS
-    num_donors = np.arange(1, num_rows)
+    num_donors = np.arange(1, len(gaps))
     donated = num_donors * row_len - free_before[num_donors]
     needed = room_before[num_donors] + donated
-    end = np.searchsorted(room_before, needed)  # one after the last receiver
-    fits = end <= num_rows
-    if not fits.any():
-        return nobody, nobody
-    num_donors = num_donors[fits]
+    end = np.searchsorted(room_before, needed)
+    fits = end <= len(gaps)
     end = end[fits]
     unused_room = room_before[end] - needed[fits]
     filler = free_before[-1] - free_before[end] + unused_room
-    is_good = ~_is_too_much(filler, num_rows - num_donors, row_len)
-    choice = np.argmax(is_good) if is_good.any() else -1
-    return order[: num_donors[choice]], order[num_donors[choice] : end[choice]]
+    return _Candidates(num_donors[fits], end, filler)
 
 
 def _is_too_much(filler: np.ndarray, num_rows: np.ndarray | int, row_len: int) -> np.ndarray:
@@ -117,6 +131,15 @@ class _ByLength(NamedTuple):
     length: np.ndarray
 
 
+class _Gaps(NamedTuple):
+    """The gaps of rows. Each (count,)."""
+
+    row: np.ndarray
+    size: np.ndarray  # tokens
+    first: np.ndarray  # the number of the first document that is long enough
+    bits: np.ndarray  # random
+
+
 def fill_gaps(
     lengths: np.ndarray,
     row: np.ndarray,
@@ -130,35 +153,46 @@ def fill_gaps(
     the row. If there is none, the longest documents that are not in the row are used. Only a row
     that holds every document repeats one.
     """
-    rows = np.flatnonzero(free)
-    gaps = free[rows]
     order = stable_order(lengths)
     documents = _ByLength(order, lengths[order])
-    first = np.searchsorted(documents.length, gaps)  # of those that are long enough
-    num_candidates = len(order) - first
-    bits = random_bits(len(rows), "filler", *seed)
-    draw = (bits % np.maximum(num_candidates, 1).astype(np.uint64)).astype(np.int64)
-    drawn = order[np.minimum(first + draw, len(order) - 1)]
-
+    rows = np.flatnonzero(free)
+    sizes = free[rows]
+    first = np.searchsorted(documents.length, sizes)
+    gaps = _Gaps(rows, sizes, first, random_bits(len(rows), "filler", *seed))
+    drawn = _drawn(documents, gaps)
     drawn_of_row = np.full(len(free), -1)
     drawn_of_row[rows] = drawn
-    is_filled = np.zeros(len(free), bool)
-    is_filled[rows] = num_candidates > 0
-    is_filled[row[document == drawn_of_row[row]]] = False
+    holds_drawn = np.zeros(len(free), bool)
+    is_drawn = document == drawn_of_row[row]
+    holds_drawn[row[is_drawn]] = True
+    is_filled = (first < len(order)) & ~holds_drawn[rows]
+    filled = Filler(rows[is_filled], drawn[is_filled], sizes[is_filled])
+    searched = _searched(documents, gaps, np.flatnonzero(~is_filled), row, document)
+    columns = zip(filled, searched, strict=True)
+    return Filler._make(np.concatenate(column).astype(document.dtype) for column in columns)
 
-    is_filled = is_filled[rows]
-    filled = np.stack([rows, drawn, gaps])[:, is_filled]
+
+def _drawn(documents: _ByLength, gaps: _Gaps) -> np.ndarray:
+    """A random document for each gap that is long enough; the longest one if none is."""
+    num_documents = len(documents.document)
+    num_candidates = np.maximum(num_documents - gaps.first, 1)
+    draw = (gaps.bits % num_candidates.astype(np.uint64)).astype(np.int64)
+    drawn: np.ndarray = documents.document[np.minimum(gaps.first + draw, num_documents - 1)]
+    return drawn
+
+
+def _searched(
+    documents: _ByLength, gaps: _Gaps, numbers: np.ndarray, row: np.ndarray, document: np.ndarray
+) -> Filler:
+    """Fills the gaps of these numbers, one by one. `row` and `document`: each piece's."""
     searched: list[tuple[int, int, int]] = []
-    for number in np.flatnonzero(~is_filled).tolist():
-        this_row = int(rows[number])
+    for number in numbers.tolist():
+        this_row, gap, first, bits = (int(column[number]) for column in gaps)
         begin, end = np.searchsorted(row, [this_row, this_row + 1])
         in_row = set(document[begin:end].tolist())
-        fitting = _search(
-            documents, int(gaps[number]), int(first[number]), in_row, int(bits[number])
-        )
-        searched += [(this_row, chosen, length) for chosen, length in fitting]
-    by_search = np.array(searched, dtype=document.dtype).reshape(-1, 3).T
-    return Filler(*np.concatenate([filled.astype(document.dtype), by_search], axis=1))
+        for chosen, length in _search(documents, gap, first, in_row, bits):
+            searched.append((this_row, chosen, length))
+    return Filler(*np.array(searched, dtype=document.dtype).reshape(-1, 3).T)
 
 
 def _search(

@@ -131,6 +131,15 @@ LENGTH = 64  # bits of a key below the length
 PLACE = (1 << LENGTH) - 1
 
 
+def _key(length: int, place: int) -> int:
+    """A key that sorts by length, and of equal lengths, the last place first."""
+    return length << LENGTH | PLACE - place
+
+
+def _length_and_place(key: int) -> tuple[int, int]:
+    return key >> LENGTH, PLACE - (key & PLACE)
+
+
 class BestFitBuffer:
     """Picks documents for rows. `refills` are lists of (length, place), with increasing places."""
 
@@ -146,14 +155,14 @@ class BestFitBuffer:
         room = self.row_len
         while room:
             while len(keys) < BUFFER_DOCUMENTS:
-                keys += [length << LENGTH | PLACE - place for length, place in next(self.refills)]
+                keys += [_key(length, place) for length, place in next(self.refills)]
                 keys.sort()  # two ascending runs and a short one: close to a merge
             fit = bisect_left(keys, room + 1 << LENGTH)
             if not fit:
                 shortest = keys[0] >> LENGTH
                 fit = bisect_left(keys, shortest + 1 << LENGTH)  # the first of the shortest
-            key = keys.pop(fit - 1)
-            taken = min(key >> LENGTH, room)
-            row.append((PLACE - (key & PLACE), taken))
+            length, place = _length_and_place(keys.pop(fit - 1))
+            taken = min(length, room)
+            row.append((place, taken))
             room -= taken
         return row

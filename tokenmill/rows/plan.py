@@ -69,6 +69,7 @@ def plan_window(
     ValueError if the past names rows that do not exist.
     """
     row_len = seq_len + 1
+    _require_plan(packing, past)
     if packing.name == "concat":
         concat_seed = seed if packing.shuffle else None
         return plan_concat(content.slices, content.shard_tokens, row_len, concat_seed)
@@ -83,6 +84,7 @@ def count_window(
 ) -> int:
     """The number of rows that `plan_window` plans, at a third of its cost."""
     row_len = seq_len + 1
+    _require_plan(packing, past)
     if not packing.packs_documents:
         return int(count_concat(content.slices, content.shard_tokens, row_len).sum())
     seed, spans = _after(packing, content, seed, past)
@@ -96,6 +98,14 @@ def count_window(
         keep_whole=packing.keep_whole,
     )
     return num_packed if laid is None else num_packed + laid.num_rows
+
+
+def _require_plan(packing: Packing, past: Past) -> None:
+    """ValueError for rows that are not planned here, or a past of which no rest can be planned."""
+    if packing.name == "nanochat":
+        raise ValueError("rows of 'nanochat' have no plan: they follow from all before them")
+    if past and not packing.packs_documents:
+        raise ValueError(f"the row length of {packing.name!r} cannot change in a window")
 
 
 def _after(packing: Packing, content: Content, seed: Seed, past: Past) -> tuple[Seed, Spans | None]:

@@ -11,8 +11,8 @@ setting.
 import json
 import zlib
 from base64 import b85decode, b85encode
-from collections.abc import Iterator, Mapping
-from typing import Any
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any, NamedTuple
 
 from tokenmill.rows.run import Cursor, Documents, Leg, Point, Run, Setting, Stage
 
@@ -31,6 +31,17 @@ NOT_A_POSITION = (
     ValueError,
     zlib.error,
 )
+
+
+class WrittenPoint(NamedTuple):
+    """A point as it is written in a leg: see `_written_cursor` for its sources."""
+
+    step: int
+    tokens: int
+    turn: int
+    weights: Mapping[str, int]
+    sources: Sequence[int | list[int]]
+    until: int | None
 
 
 def write_position(run: Run, must_match: Mapping[str, Any]) -> dict[str, str]:
@@ -56,7 +67,14 @@ def _written_legs(run: Run) -> Iterator[list[Any]]:
             key: fact for key, fact in facts.items() if key not in known or fact != known[key]
         }
         sources = [_written_cursor(name, before, begin) for name in begin.cursors]
-        point = [begin.step, begin.tokens, begin.turn, begin.weights, sources, begin.until]
+        point = WrittenPoint(
+            step=begin.step,
+            tokens=begin.tokens,
+            turn=begin.turn,
+            weights=begin.weights,
+            sources=sources,
+            until=begin.until,
+        )
         yield [point, changed, restarts]
         before = begin
         known = facts
@@ -108,7 +126,7 @@ def _read_legs(names: list[str], legs: list[Any]) -> Iterator[Leg]:
     before = BEFORE_ALL
     facts: dict[str, Any] = {}
     for point, changed, restarts in legs:
-        begin = _read_point(point, names, before)
+        begin = _read_point(WrittenPoint._make(point), names, before)
         facts = facts | changed
         setting = Setting(**facts)
         sets = {name: Documents(*documents) for name, documents in setting.sets.items()}
@@ -118,16 +136,22 @@ def _read_legs(names: list[str], legs: list[Any]) -> Iterator[Leg]:
         before = begin
 
 
-def _read_point(point: list[Any], names: list[str], before: Point) -> Point:
-    step, tokens, turn, *settings = point
-    weights, sources, until = settings
+def _read_point(written: WrittenPoint, names: list[str], before: Point) -> Point:
     cursors = {}
     rows = {}
-    for name, source in zip(names, sources, strict=False):
+    for name, source in zip(names, written.sources, strict=False):
         num_rows, *cursor = [source] if isinstance(source, int) else source
         cursors[name] = Cursor._make(cursor) if cursor else _moved(name, before, num_rows)
         rows[name] = before.rows.get(name, 0) + num_rows
-    return Point(step, tokens, turn, weights, cursors, rows, until)
+    return Point(
+        step=written.step,
+        tokens=written.tokens,
+        turn=written.turn,
+        weights=written.weights,
+        cursors=cursors,
+        rows=rows,
+        until=written.until,
+    )
 
 
 def _require_counts(point: Point, setting: Setting) -> None:
@@ -149,7 +173,7 @@ def _require_counts(point: Point, setting: Setting) -> None:
     if point.until is not None:
         counts.append(point.until)
     counts += [number - 1 for number in positive]
-    are_counts = all(type(number) is int and 0 <= number < MOST for number in counts)
+    are_counts = all(type(number) is int and 0 <= number <= MOST for number in counts)
     if not are_counts or setting.seq_len > MOST_TOKENS:
         raise ValueError("expected whole numbers of a run")
     if any(sum(weights.values()) > MOST_TURNS for weights in patterns):

@@ -58,6 +58,12 @@ class Stage(NamedTuple):
     weights: Mapping[str, int]
 
 
+def stage_at(stages: Sequence[Stage], tokens: int) -> Stage:
+    """The stage of a run after some tokens."""
+    begun = [stage for stage in stages if stage.begin <= tokens]
+    return begun[-1]
+
+
 class Documents(NamedTuple):
     """A source's set: the digests of its manifest and view ("": none), and its name in an order."""
 

@@ -61,11 +61,9 @@ class Column:
 
     def size(self, documents: int, tokens: int) -> int | None:
         """How many bytes it has in a shard; None for a table, whose size only its record knows."""
-        return (
-            None
-            if self.dtype == PARQUET
-            else self.stored(documents, tokens) * self.numpy_dtype.itemsize
-        )
+        if self.dtype == PARQUET:
+            return None
+        return self.stored(documents, tokens) * self.numpy_dtype.itemsize
 
 
 TOKENS = Column("bin", "uint32", "token", optional=False)  # or uint16: the record says which

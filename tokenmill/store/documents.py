@@ -53,12 +53,13 @@ class ShardDocuments:
         last = min(last, self.tokens)
         if self._eos_id is None:
             return self._read(first, last)
-        bos_id = self._read(0, 1)  # which is nowhere else in a document
+        bos = self._read(0, 1)  # which is nowhere else in a document
         parts = [self._read(first + 1, last + 1)]
-        if first < last == self.tokens:
-            parts.append(bos_id)  # the last document's EOS
+        has_last_token = first < last and last == self.tokens
+        if has_last_token:
+            parts.append(bos)  # the last document's EOS
         tokens = np.concatenate(parts)
-        tokens[np.isin(tokens, bos_id)] = self._eos_id
+        tokens[np.isin(tokens, bos)] = self._eos_id
         return tokens
 
     def _read(self, first: int, last: int) -> np.ndarray:
