@@ -92,11 +92,14 @@ def test_nulls_blank_lines_bad_bytes_and_lone_surrogates(tmp_path):
     path = tmp_path / "a.jsonl"
     path.write_bytes(
         b'\xef\xbb\xbf{"text": "one"}\r\n\r\n{"text": null}\n{"text": "bad \xff byte"}\n'
-        b'{"text": "half \\ud83d"}\n{"text": "whole \\ud83d\\ude00", "text2": 1}\n{"text": ""}'
+        b'{"text": "half \\ud83d"}\n{"text": "whole \\ud83d\\ude00", "text2": 1}\n{"text": ""}\n'
+        b'{"text": "halves \\udcc3\\udca9"}\n{"text": "cut \xe6\xb0 character"}'
     )
-    assert texts_of(path) == ["one", "bad \ufffd byte", "half \ufffd", "whole \U0001f600"]
+    texts = ["one", "bad \ufffd byte", "half \ufffd", "whole \U0001f600"]
+    texts += ["halves \ufffd\ufffd", "cut \ufffd character"]
+    assert texts_of(path) == texts
     left_out = {"null_documents": 1, "empty_documents": 1, "blank_lines": 1}
-    assert counts_of(path) == left_out | {"repaired_documents": 2}
+    assert counts_of(path) == left_out | {"repaired_documents": 4}
 
 
 @pytest.mark.parametrize("ending", sorted(COMPRESS))
