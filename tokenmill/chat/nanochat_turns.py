@@ -61,7 +61,8 @@ def _turn(message: Message, number: int, is_learned: bool) -> Iterator[Segment]:
     role = ROLES[number % 2]
     if message["role"] != role:
         raise BrokenConversation(
-            f"message {number} is from {message['role']}, and nanochat expects {role}"
+            f"message {number}, not counting the system's, is from {message['role']}, and nanochat "
+            f"expects {role}"
         )
     content = message.get("content")
     if role == "user" and not isinstance(content, str):
