@@ -204,8 +204,8 @@ def test_conversations_stay_json_and_their_lines_are_known(tmp_path):
     assert ids == kept == list(range(200))
     assert places == [f"line {number}" for number in range(1, 400, 2)]
     path.write_text("{}\n" + "x" * 999 + "\n{}\n")
-    batches = read(path, ReadOptions(conversations=True, max_document_bytes=99))
-    assert [documents.place(0) for documents in batches] == ["line 1", "line 3"], (
+    (batch,) = read(path, ReadOptions(conversations=True, max_document_bytes=99))
+    assert [batch.place(0), batch.place(1)] == ["line 1", "line 3"], (
         "a line that was left out counts"
     )
 
