@@ -407,7 +407,7 @@ def test_a_system_text_is_there_beside_any_column():
     for row, column in (({"chat": turns}, "chat"), ({"prompt": "Hi", "completion": "Yo"}, None)):
         conversation = read_conversation(row | {"system": "be kind"}, column)
         assert conversation.messages[0] == {"role": "system", "content": "be kind"}
-        assert conversation.learned == (2,)
+        assert conversation.in_loss == (2,)
     assert ReadOptions(messages_column="chat").conversation_columns[:3] == (
         "chat",
         "system",

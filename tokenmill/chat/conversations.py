@@ -38,7 +38,7 @@ class Conversation(NamedTuple):
 
     messages: list[Message]
     tools: list[dict[str, Any]] | None
-    learned: tuple[int, ...]  # the numbers of the assistant's messages that may be in the loss
+    in_loss: tuple[int, ...]  # the numbers of the assistant's messages that may be in the loss
 
 
 class Tokenized(NamedTuple):
