@@ -152,7 +152,9 @@ NO_TOKENS = {"tokens": 10, "sizes": {"set": 0}}
 REFUSED = {
     "has no place for tool_calls": nanochat(user("a"), assistant("", tool_calls=CALLS)),
     "expected texts of the system and then of the user": nanochat(SYSTEM, assistant("a")),
-    "message 1 is from user, and nanochat expects": nanochat(user("a"), user("b"), assistant("c")),
+    "message 1, not counting the system's, is from user, and nanochat expects": nanochat(
+        SYSTEM, user("a"), user("b"), assistant("c")
+    ),
     "expected a user's message to be text": nanochat(user([PART]), assistant("b")),
     "a part of type 'tool'; nanochat knows": nanochat(
         user("a"), {"role": "assistant", "content": [PART | {"type": "tool"}]}

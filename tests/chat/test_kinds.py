@@ -373,7 +373,11 @@ BROKEN = [
     ),
     (
         {"input_ids": [5, 6], "assistant_masks": [1, -100]},
-        "expected assistant_masks of 0 and 1, found 1",
+        "expected assistant_masks of 0 and 1, found -100",
+    ),
+    (
+        {"system": "s", "messages": [user("q"), assistant(7)]},
+        "message 1: expected content of text or parts, found 7",
     ),
     (
         {"input_ids": [0, 6], "loss_mask": [0, 1], "attention_mask": [0, 1]},
@@ -398,12 +402,12 @@ def test_a_row_that_is_no_conversation_says_why(row, reason):
 
 def test_a_system_text_is_there_beside_any_column():
     turns = [HI, assistant("Yo")]
-    with pytest.raises(BrokenConversation, match="message 0: expected content of text or parts"):
+    with pytest.raises(BrokenConversation, match="system: expected content of text or parts"):
         read_conversation({"messages": turns, "system": {"a": 1}})
     for row, column in (({"chat": turns}, "chat"), ({"prompt": "Hi", "completion": "Yo"}, None)):
         conversation = read_conversation(row | {"system": "be kind"}, column)
         assert conversation.messages[0] == {"role": "system", "content": "be kind"}
-        assert conversation.learned == (2,)
+        assert conversation.in_loss == (2,)
     assert ReadOptions(messages_column="chat").conversation_columns[:3] == (
         "chat",
         "system",
@@ -427,6 +431,17 @@ def test_a_template_needs_its_own_tokenizer_and_the_tokens_that_it_names(tokeniz
         ValueError, match="writes eos_token; put the tokenizer_config.json beside it"
     ):
         find_chat_rule(str(tmp_path), "all")
+
+
+def test_a_template_has_the_name_of_its_file_or_of_its_folder(tmp_path):
+    folder = tmp_path / "model"
+    folder.mkdir()
+    template = folder / "chat_template.jinja"
+    template.write_text(CHATML)
+    (folder / "short.jinja").write_text(CHATML)
+    assert find_chat_rule(str(folder), "all").name == "model"
+    assert find_chat_rule(str(template), "all").name == "model"
+    assert find_chat_rule(str(folder / "short.jinja"), "all").name == "short"
 
 
 def test_a_folder_brings_its_tokenizer_and_named_tokens(tmp_path):

@@ -233,7 +233,7 @@ def test_masks_do_not_depend_on_the_conversations_before(template):
             except CannotMask as error:
                 results.append(str(error))
         assert results[0] == results[1]
-    assert 0 < len(warm._frames) < 300, "conversations of one shape share their frame"
+    assert 0 < len(warm._shapes) < 300, "conversations of one shape share it"
 
 
 def test_the_date_of_a_template_is_fixed():

@@ -14,7 +14,9 @@ from making import make_chat_set, run_prepare
 
 from tokenmill import RowLoader, TokenSet, cli
 from tokenmill.look.packing_stats import tally, variants
+from tokenmill.look.report_page import glance
 from tokenmill.look.set_statistics import MOST_STRETCHES, histogram, look_at_loss, sample
+from tokenmill.messages import in_bytes
 
 CHOICES = ("crop", "drop")
 pytestmark = pytest.mark.filterwarnings("ignore:.*have no target in their first:UserWarning")
@@ -26,6 +28,15 @@ def chats(tmp_path_factory):
     rng = np.random.default_rng(0)
     shards = [rng.geometric(1 / mean, 150).tolist() for mean in (20, 60, 40)]
     return make_chat_set(tmp_path_factory.mktemp("made") / "chats", train=shards, val=[[9] * 30])
+
+
+def test_the_size_on_disk_is_that_of_all_columns(chats):
+    size = sum(path.stat().st_size for path in (chats / "shards").iterdir() if is_column(path))
+    assert f"{in_bytes(size)} on disk" in glance(TokenSet(chats))
+
+
+def is_column(path):
+    return path.suffix != ".json"
 
 
 @pytest.mark.parametrize("seq_len", SEQ_LENS)

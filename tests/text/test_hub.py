@@ -113,6 +113,20 @@ def test_a_file_that_stays_wrong_fails_alone_and_never_gets_its_name(hub, env, f
     assert hub.fetched == [NAMES[2]]
 
 
+def test_a_file_outside_of_lfs_is_compared_by_its_git_sha1(env, tokenizer_json, tmp_path):
+    lines = [json.dumps({"text": text}) for text in make_text(60, seed=1)]
+    with Hub(REPOSITORY, {"a.jsonl": "\n".join(lines).encode()}) as server:
+        flags = ["--source", REPOSITORY, "--tokenizer", tokenizer_json]
+        env["HF_ENDPOINT"] = server.url
+        server.faults = {"a.jsonl": ["flip"] * 100}
+        wrong = run_prepare(*flags, cwd=tmp_path, env=env, check=False)
+        assert wrong.returncode == 1
+        assert "fetching a.jsonl failed (expected" in wrong.stderr
+        assert "bytes of Git's SHA-1" in wrong.stderr
+        server.faults = {}
+        run_prepare(*flags, cwd=tmp_path, env=env)
+
+
 def test_a_dropped_connection_is_taken_up_and_a_killed_run_leaves_nothing_half_fetched(
     hub, env, flags, tmp_path
 ):

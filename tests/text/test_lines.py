@@ -92,11 +92,14 @@ def test_nulls_blank_lines_bad_bytes_and_lone_surrogates(tmp_path):
     path = tmp_path / "a.jsonl"
     path.write_bytes(
         b'\xef\xbb\xbf{"text": "one"}\r\n\r\n{"text": null}\n{"text": "bad \xff byte"}\n'
-        b'{"text": "half \\ud83d"}\n{"text": "whole \\ud83d\\ude00", "text2": 1}\n{"text": ""}'
+        b'{"text": "half \\ud83d"}\n{"text": "whole \\ud83d\\ude00", "text2": 1}\n{"text": ""}\n'
+        b'{"text": "halves \\udcc3\\udca9"}\n{"text": "cut \xe6\xb0 character"}'
     )
-    assert texts_of(path) == ["one", "bad \ufffd byte", "half \ufffd", "whole \U0001f600"]
+    texts = ["one", "bad \ufffd byte", "half \ufffd", "whole \U0001f600"]
+    texts += ["halves \ufffd\ufffd", "cut \ufffd character"]
+    assert texts_of(path) == texts
     left_out = {"null_documents": 1, "empty_documents": 1, "blank_lines": 1}
-    assert counts_of(path) == left_out | {"repaired_documents": 2}
+    assert counts_of(path) == left_out | {"repaired_documents": 4}
 
 
 @pytest.mark.parametrize("ending", sorted(COMPRESS))
@@ -201,8 +204,8 @@ def test_conversations_stay_json_and_their_lines_are_known(tmp_path):
     assert ids == kept == list(range(200))
     assert places == [f"line {number}" for number in range(1, 400, 2)]
     path.write_text("{}\n" + "x" * 999 + "\n{}\n")
-    batches = read(path, ReadOptions(conversations=True, max_document_bytes=99))
-    assert [documents.place(0) for documents in batches] == ["line 1", "line 3"], (
+    (batch,) = read(path, ReadOptions(conversations=True, max_document_bytes=99))
+    assert [batch.place(0), batch.place(1)] == ["line 1", "line 3"], (
         "a line that was left out counts"
     )
 

@@ -7,7 +7,8 @@ loss mask.
     find_rule         finds the template that --chat names, and puts it into a tokenizer
     templates         renders Hugging Face's templates without transformers
     marks             marks around texts, by which they are found in what a template renders
-    turns             which characters of a rendering the assistant wrote; turn_ends: how turns end
+    turns             which characters of a rendering the assistant wrote
+    turn_bounds       where a turn begins and ends; turn_ends: the tokens that end turns
     nanochat_turns    nanochat's own rendering
     renderer          conversations to segments: special tokens, and texts; segments: what they are
     chat_encoder      conversations to ids and mask, a batch at a time

@@ -68,15 +68,15 @@ class ChatEncoder:
         segments = list(chain.from_iterable(rendered))
         tokens, mask, token_begins = self._encode(segments)
         text_sizes = [0 if each.is_special else len(each.text.encode()) for each in segments]
-        begins = _begins(list(map(len, rendered)))  # of conversations, in segments
+        begins = _cumulative([len(each) for each in rendered])  # of conversations, in segments
         bounds = token_begins[begins]
         texts = (segment.text for segment in segments if not segment.is_special)
         return ChatBatch(
             tokens=tokens,
             lengths=np.diff(bounds),
             mask=mask,
-            targets=np.diff(_begins(mask)[bounds]),
-            text_bytes=np.diff(_begins(text_sizes)[begins]),
+            targets=np.diff(_cumulative(mask)[bounds]),
+            text_bytes=np.diff(_cumulative(text_sizes)[begins]),
             lost=self.tokenizer.lost_in(texts),
             kept=kept,
             refused=refused,
@@ -105,7 +105,7 @@ class ChatEncoder:
         tokens = np.empty(len(is_of_text), ids.dtype)
         tokens[is_of_text] = ids
         tokens[~is_of_text] = known_ids
-        begins = _begins(sizes)
+        begins = _cumulative(sizes)
         return tokens, self._mask(segments, tokens, begins), begins
 
     def _mask(self, segments: list[Segment], tokens: np.ndarray, begins: np.ndarray) -> np.ndarray:
@@ -128,13 +128,13 @@ class ChatEncoder:
             spans = tuple(
                 (len(text[:begin].encode()), len(text[:end].encode())) for begin, end in spans
             )
-        begins = _begins(self._bytes_of_ids[ids])
+        begins = _cumulative(self._bytes_of_ids[ids])
         assert begins[-1] == len(text.encode()), f"the tokens of {text[:40]!r} are not its bytes"
         return are_within(begins[:-1], spans)
 
 
-def _begins(sizes: np.ndarray | list[int]) -> np.ndarray:
-    """Where each of several things begins that follow each other, and the end: (count + 1,)."""
-    begins = np.zeros(len(sizes) + 1, np.int64)
-    np.cumsum(sizes, out=begins[1:])
-    return begins
+def _cumulative(sizes: np.ndarray | list[int]) -> np.ndarray:
+    """The sums of the first 0, 1 ... sizes, so where each of what has them begins: (count + 1,)."""
+    sums = np.zeros(len(sizes) + 1, np.int64)
+    np.cumsum(sizes, out=sums[1:])
+    return sums

@@ -38,7 +38,7 @@ class Conversation(NamedTuple):
 
     messages: list[Message]
     tools: list[dict[str, Any]] | None
-    learned: tuple[int, ...]  # the numbers of the assistant's messages that may be in the loss
+    in_loss: tuple[int, ...]  # the numbers of the assistant's messages that may be in the loss
 
 
 class Tokenized(NamedTuple):
@@ -67,23 +67,29 @@ def read_conversation(
     values, first = _values_of_messages(row, column)
     _require_no_missing_fields(row, values)
     values = _with_flags(row, values)
-    if row.get("system"):  # beside them, as in LLaMA-Factory's form of ShareGPT
-        values = [{"role": "system", "content": row["system"]}, *values]
-        first += 1
     tools = _tools(row)
     messages: list[Message] = []
-    learned: list[int] = []
-    for number, value in enumerate(values):
-        try:
-            message, may_be_in_loss = read_message(value)
-        except BrokenConversation as error:
-            raise BrokenConversation(f"message {number}: {error}") from error
+    in_loss: list[int] = []
+    if row.get("system"):  # beside them, as in LLaMA-Factory's form of ShareGPT
+        system = {"role": "system", "content": row["system"]}
+        message, _ = _read("system", system)
         messages.append(message)
+    for number, value in enumerate(values):
+        message, may_be_in_loss = _read(f"message {number}", value)
         if message["role"] == "assistant" and may_be_in_loss and number >= first:
-            learned.append(number)
+            in_loss.append(len(messages))
+        messages.append(message)
     has_turn = any(message["role"] == "assistant" for message in messages)
     require(has_turn, "no turn of the assistant")
-    return Conversation(messages, tools, tuple(learned))
+    return Conversation(messages, tools, tuple(in_loss))
+
+
+def _read(where: str, value: Any) -> tuple[Message, bool]:
+    """As read_message; errors say where in the row the message is."""
+    try:
+        return read_message(value)
+    except BrokenConversation as error:
+        raise BrokenConversation(f"{where}: {error}") from error
 
 
 def _object_of(row: str) -> Mapping[str, Any]:
@@ -239,8 +245,8 @@ def _mask(name: str, values: Any, ids: Any) -> list[bool]:
             are_same, "expected labels that are input_ids or negative: they are not to be shifted"
         )
         return [value >= 0 for value in values]
-    largest = max(values, default=0)
-    require(set(values) <= {0, 1}, f"expected {name} of 0 and 1, found {largest}")
+    for value in values:
+        require(value in (0, 1), f"expected {name} of 0 and 1, found {value}")
     return [value == 1 for value in values]
 
 

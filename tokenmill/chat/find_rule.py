@@ -55,8 +55,14 @@ def find_chat_rule(spec: str, loss: LossRule) -> ChatRule:
             f"{path}: writes {unknown[0]}; put the tokenizer_config.json beside it that says which "
             "that is"
         )
-    name = path.stem if is_jinja else path.absolute().parent.name or path.stem
-    return ChatRule(name, template, loss, variables=_variables(config))
+    return ChatRule(_name_of(path), template, loss, variables=_variables(config))
+
+
+def _name_of(path: Path) -> str:
+    """The name of a template: its file's, or its folder's if all such files have one name."""
+    if path.suffix == ".jinja" and path.name != TEMPLATE:
+        return path.stem
+    return path.absolute().parent.name or path.stem
 
 
 def _read_config(path: Path) -> dict[str, Any]:

@@ -15,25 +15,22 @@ from typing import Any, NamedTuple
 
 from tokenmill.chat.conversations import CannotMask
 from tokenmill.chat.message import REASONING, Message
+from tokenmill.chat.segments import Span
 
 TAG = re.compile(r"(<[^<>\s]{1,40}>|\[/?[A-Z_]{2,30}\])")  # that templates may look for in texts
 THOUGHT = re.compile("(?s)(.*?)(<think>.*?</think>)(.*)")
 PLAIN = "plain"  # a value that is no text
-CALLS = "calls"
-KEYS: dict[str, dict[str, str]] = {  # key: what is under it
-    "message": {
-        "content": "content",
-        "refusal": "content",
-        "tool_calls": CALLS,
-        "function_call": CALLS,
-        **dict.fromkeys((*REASONING, "tool_plan"), "reasoning"),
-    },
-    CALLS: {"function": CALLS, "name": "name of a call", "arguments": "arguments of a call"},
+CALLS = ("tool_calls", "function_call")
+KIND_IN_MESSAGE = {  # of the texts under a key
+    "content": "content",
+    "refusal": "content",
+    **dict.fromkeys((*REASONING, "tool_plan"), "reasoning"),
 }
+KIND_IN_CALL = {"name": "name of a call", "arguments": "arguments of a call"}
 NAMED_BY_TOOL = ("properties", "parameters")  # of a tool, under which names are its own
 DESCRIBING = ("name", "description")  # of a tool: texts; others are names
 
-Spans = list[tuple[int, int]]  # (begin, end) of characters, ascending
+Spans = list[Span]  # ascending
 
 
 class Rendering(NamedTuple):
@@ -54,7 +51,7 @@ class Marker:
     """The messages and tools with marks around their texts.
 
     Of each mark, `texts` is what is within, `owners` whose it is, a message's number, or -1, -2 ...
-    of the tools, and `kinds` what of it (KEYS). Conversations of one `shape` differ in their texts
+    of the tools, and `kinds` what of it. Conversations of one `shape` differ in their texts
     only. Raises CannotMask if something else spells a special token.
     """
 
@@ -80,9 +77,9 @@ class Marker:
         self._reasoning: dict[tuple[int, str], str] = {}  # which is there under several names
         self.tools = None
         if tools is not None:
-            self.tools = [self._marked(tool, -1 - n, "tools") for n, tool in enumerate(tools)]
+            self.tools = [self._walk(tool, -1 - n, "tools") for n, tool in enumerate(tools)]
         self.shape.append("messages")
-        self.messages = [self._marked(each, n, "message") for n, each in enumerate(messages)]
+        self.messages = [self._message(each, n) for n, each in enumerate(messages)]
 
     def read(self, text: str, blocks: Spans) -> Rendering:
         """A rendering of the marked messages."""
@@ -117,42 +114,66 @@ class Marker:
                 yield token.span()
             at = max(at, end)
 
-    def _marked(self, value: Any, owner: int, what: str, key: str = "") -> Any:
-        """A message, or what is under a key of it, of a call or of a tool."""
-        if isinstance(value, dict):
-            return self._marked_fields(value, owner, what, key)
-        if isinstance(value, list):
-            self.shape.append(len(value))
-            return [self._marked(item, owner, what) for item in value]
-        if not isinstance(value, str) or what == PLAIN or what in KEYS:
-            return self._plain(value)
-        if what == "content" and key == "type":
-            return self._plain(value)
-        if what == "tools" and key not in DESCRIBING:
-            return self._plain(value)
-        if what == "reasoning":
-            if (owner, value) not in self._reasoning:
-                self._reasoning[owner, value] = self._text(owner, what, value)
-            return self._reasoning[owner, value]
-        thought = THOUGHT.fullmatch(value) if what == "content" else None
-        if thought is None:
-            return self._text(owner, what, value)
-        before, thinking, after = thought.groups()
-        marked = self._text(owner, what, before)
-        marked += self._text(owner, "reasoning", thinking)
-        return marked + self._text(owner, what, after)
-
-    def _marked_fields(
-        self, fields: dict[str, Any], owner: int, what: str, key: str
-    ) -> dict[str, Any]:
-        self.shape.append(len(fields))
+    def _message(self, message: Message, owner: int) -> Message:
+        self.shape.append(len(message))
         marked = {}
-        for name, value in fields.items():
-            kind = KEYS[what].get(name, PLAIN) if what in KEYS else what
-            is_named_by_tool = key in NAMED_BY_TOOL and not isinstance(value, dict)
-            inner = self._marked(value, owner, kind, key if is_named_by_tool else name)
-            marked[self._plain(name)] = inner
+        for key, value in message.items():
+            if key in CALLS:
+                inner = self._calls(value, owner)
+            else:
+                inner = self._walk(value, owner, KIND_IN_MESSAGE.get(key, PLAIN))
+            marked[self._plain(key)] = inner
         return marked
+
+    def _calls(self, value: Any, owner: int) -> Any:
+        """Calls, a call, or the function of a call."""
+        if not isinstance(value, list | dict):
+            return self._plain(value)
+        self.shape.append(len(value))
+        if isinstance(value, list):
+            return [self._calls(item, owner) for item in value]
+        marked = {}
+        for key, item in value.items():
+            if key == "function":
+                inner = self._calls(item, owner)
+            else:
+                inner = self._walk(item, owner, KIND_IN_CALL.get(key, PLAIN))
+            marked[self._plain(key)] = inner
+        return marked
+
+    def _walk(self, value: Any, owner: int, kind: str, key: str = "") -> Any:
+        """A value that is under a key, with the texts in it marked."""
+        if isinstance(value, str):
+            return self._marked(value, owner, kind, key)
+        if not isinstance(value, list | dict):
+            return self._plain(value)
+        self.shape.append(len(value))
+        if isinstance(value, list):
+            return [self._walk(item, owner, kind) for item in value]
+        marked = {}
+        for name, item in value.items():
+            inner_key = name
+            if key in NAMED_BY_TOOL and not isinstance(item, dict):
+                inner_key = key
+            marked[self._plain(name)] = self._walk(item, owner, kind, inner_key)
+        return marked
+
+    def _marked(self, text: str, owner: int, kind: str, key: str) -> Any:
+        is_name = kind == "tools" and key not in DESCRIBING
+        is_type = kind == "content" and key == "type"
+        if kind == PLAIN or is_name or is_type:
+            return self._plain(text)
+        if kind == "reasoning":
+            if (owner, text) not in self._reasoning:
+                self._reasoning[owner, text] = self._text(owner, kind, text)
+            return self._reasoning[owner, text]
+        thought = THOUGHT.fullmatch(text) if kind == "content" else None
+        if thought is None:
+            return self._text(owner, kind, text)
+        before, thinking, after = thought.groups()
+        marked = self._text(owner, kind, before)
+        marked += self._text(owner, "reasoning", thinking)
+        return marked + self._text(owner, kind, after)
 
     def _plain(self, value: Any) -> Any:
         """What is no text."""
@@ -161,7 +182,7 @@ class Marker:
         self.shape.append(value)
         return value
 
-    def _text(self, owner: int, what: str, text: str) -> str:
+    def _text(self, owner: int, kind: str, text: str) -> str:
         """A text with marks around its pieces between tags."""
         marked = ""
         pieces = TAG.split(text) if _has_tags(text) else [text]
@@ -175,7 +196,7 @@ class Marker:
             mark = f"{self._letters}{len(self.texts)}"
             before, _, after = piece.partition(core)
             self.owners.append(owner)
-            self.kinds.append(what)
+            self.kinds.append(kind)
             self.texts.append(core)
             self.shape.append((before, after))
             marked += f"{before}{mark}a{core}{mark}z{after}"

@@ -68,11 +68,13 @@ def read_message(value: Any) -> tuple[Message, bool]:
     And whether it may be in the loss. Raises BrokenConversation.
     """
     require(isinstance(value, dict), "expected an object")
-    message = _without_none(value)
+    fields = _without_none(value)
+    flags = {key: fields[key] for key in FLAGS if key in fields}
+    may_be_in_loss = follow_flags(flags)
+    message = {key: item for key, item in fields.items() if key not in flags}
     for key in ("tool_calls", "function_call"):
         if isinstance(message.get(key), str) and not decoded(message[key], list):
             del message[key]
-    may_be_in_loss = follow_flags({key: message.pop(key) for key in FLAGS if key in message})
     if "role" not in message and isinstance(message.get("from"), str):
         message = _of_sharegpt(message)
     role = message.get("role")

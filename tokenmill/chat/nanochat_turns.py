@@ -24,16 +24,16 @@ def nanochat_segments(conversation: Conversation, bos_token: str, loss: str) -> 
     """The rendered conversation. Raises BrokenConversation where nanochat would fail."""
     _require_no_calls(conversation)
     messages = conversation.messages
-    learned = set(conversation.learned)
+    in_loss = set(conversation.in_loss)
     if messages[0]["role"] == "system":
         messages = _with_system_first(messages)
-        learned = {number - 1 for number in learned}
+        in_loss = {number - 1 for number in in_loss}
     if loss == "last":
         answers = [n for n, message in enumerate(messages) if message["role"] == "assistant"]
-        learned.intersection_update(answers[-1:])
+        in_loss.intersection_update(answers[-1:])
     segments = [Segment(bos_token, is_special=True)]
     for number, message in enumerate(messages):
-        segments += _turn(message, number, number in learned)
+        segments += _turn(message, number, number in in_loss)
     return segments
 
 
@@ -57,11 +57,12 @@ def _with_system_first(messages: list[Message]) -> list[Message]:
     return [rest[0] | {"content": "\n\n".join(map(str, texts))}, *rest[1:]]
 
 
-def _turn(message: Message, number: int, is_learned: bool) -> Iterator[Segment]:
+def _turn(message: Message, number: int, is_in_loss: bool) -> Iterator[Segment]:
     role = ROLES[number % 2]
     if message["role"] != role:
         raise BrokenConversation(
-            f"message {number} is from {message['role']}, and nanochat expects {role}"
+            f"message {number}, not counting the system's, is from {message['role']}, and nanochat "
+            f"expects {role}"
         )
     content = message.get("content")
     if role == "user" and not isinstance(content, str):
@@ -71,24 +72,25 @@ def _turn(message: Message, number: int, is_learned: bool) -> Iterator[Segment]:
     yield Segment(f"<|{role}_start|>", is_special=True)
     parts = [{"type": "text", "text": content}] if isinstance(content, str) else content
     for part in parts or ():
-        yield from _part(part, is_learned)
-    yield _special(f"<|{role}_end|>", is_learned)
+        yield from _part(part, is_in_loss)
+    yield _segment(f"<|{role}_end|>", True, is_in_loss)
 
 
-def _part(part: Any, is_learned: bool) -> Iterator[Segment]:
+def _part(part: Any, is_in_loss: bool) -> Iterator[Segment]:
     kind = part.get("type") if isinstance(part, dict) else None
     text = part.get("text") if isinstance(part, dict) else None
     if not isinstance(text, str) or kind not in KINDS:
         raise BrokenConversation(f"a part of type {kind!r}; nanochat knows {', '.join(KINDS)}")
-    in_loss = is_learned and kind != "python_output"
+    is_in_loss &= kind != "python_output"
     name = KINDS[kind]
     if name:
-        yield _special(f"<|{name}_start|>", in_loss)
+        yield _segment(f"<|{name}_start|>", True, is_in_loss)
     if text:
-        yield _special(text, in_loss)._replace(is_special=False)
+        yield _segment(text, False, is_in_loss)
     if name:
-        yield _special(f"<|{name}_end|>", in_loss)
+        yield _segment(f"<|{name}_end|>", True, is_in_loss)
 
 
-def _special(text: str, in_loss: bool) -> Segment:
-    return Segment(text, is_special=True, in_loss=((0, len(text)),) if in_loss else ())
+def _segment(text: str, is_special: bool, is_in_loss: bool) -> Segment:
+    spans = ((0, len(text)),) if is_in_loss else ()
+    return Segment(text, is_special, spans)

@@ -48,12 +48,10 @@ class Renderer:
         self._finder = TurnFinder(template, special, rule.loss)
         self._special = any_of(special)
         self._changes_texts = False
-        self._normalized = str
+        self._normalizer = None
         if isinstance(tokenizer, HuggingFace):
             self._changes_texts = changes_texts(tokenizer)
-            normalizer = tokenizer.decoding.normalizer
-            if normalizer:
-                self._normalized = normalizer.normalize_str
+            self._normalizer = tokenizer.decoding.normalizer
 
     def unlearned_end(self) -> str | None:
         """What ends the assistant's turns and is not in the loss: a model would never stop."""
@@ -83,7 +81,9 @@ class Renderer:
         return [first._replace(in_loss=()), *later]
 
     def _is_normalized(self, text: str) -> bool:
-        return text.isascii() or self._normalized(text) == text
+        if self._normalizer is None or text.isascii():
+            return True
+        return bool(self._normalizer.normalize_str(text) == text)
 
     def _encoded_as_a_whole(self, text: str, spans: Sequence[Span], num_special: int) -> Segment:
         """A rendering with `num_special` special tokens, of which these spans are in the loss."""

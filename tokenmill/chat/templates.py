@@ -9,6 +9,7 @@ when it is continued tomorrow.
 """
 
 import datetime
+import functools
 import json
 from collections.abc import Sequence
 from typing import Any
@@ -67,22 +68,6 @@ class _Blocks(jinja2.ext.Extension):
         return text
 
 
-def _to_json(
-    value: Any,
-    ensure_ascii: bool = False,
-    indent: Any = None,
-    separators: Any = None,
-    sort_keys: bool = False,
-) -> str:
-    return json.dumps(
-        value,
-        ensure_ascii=ensure_ascii,
-        indent=indent,
-        separators=separators,
-        sort_keys=sort_keys,
-    )
-
-
 def _raise(message: str) -> None:
     raise jinja2.TemplateError(message)
 
@@ -98,7 +83,7 @@ class JinjaTemplate:
             trim_blocks=True, lstrip_blocks=True, extensions=[_Blocks, jinja2.ext.loopcontrols]
         )
         environment.has_blocks = False
-        environment.filters["tojson"] = _to_json
+        environment.filters["tojson"] = functools.partial(json.dumps, ensure_ascii=False)
         environment.globals.update(
             raise_exception=_raise, strftime_now=NOW.strftime, namespace=_Namespace
         )

@@ -135,7 +135,7 @@ def _search(
         yield from _search(value.state, where, levels - 1, seen)
     if not isinstance(value, Mapping):
         items = list(enumerate(value))
-    elif repr(value.get("tokenmill")).startswith("'{"):
+    elif _is_position(value):
         yield SavedPosition(where, {"tokenmill": value["tokenmill"]}, purpose)
         return
     elif isinstance(value.get("get_batch"), str):
@@ -146,6 +146,12 @@ def _search(
     for key, inner in items:
         place = f"{where}.{key}" if where else str(key)
         yield from _search(inner, place, levels - 1, seen)
+
+
+def _is_position(value: Mapping[Any, Any]) -> bool:
+    """Whether it is what a loader's state_dict() gives: JSON under one key."""
+    text = value.get("tokenmill")
+    return isinstance(text, str) and text.startswith("{")
 
 
 def _search_loaders(text: str, where: str, seen: dict[int, Any]) -> Iterator[SavedPosition]:

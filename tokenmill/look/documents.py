@@ -160,16 +160,14 @@ class Document:
         They are mapped from the file, and read-only.
         """
         shard = self._of.open(self._entry)
-        begin, end = shard.offsets[self.index : self.index + 2].tolist()
-        tokens = shard.read(begin, end)
+        tokens = shard.read(*shard.bounds(self.index))
         tokens.flags.writeable = False
         return tokens
 
     def __len__(self) -> int:
         """The number of its tokens, BOS included."""
-        begin, end = self._of.open(self._entry).offsets[self.index : self.index + 2].tolist()
-        length: int = end - begin
-        return length
+        begin, end = self._of.open(self._entry).bounds(self.index)
+        return end - begin
 
     def __bool__(self) -> bool:
         return True  # otherwise Python would call __len__

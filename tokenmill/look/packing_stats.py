@@ -154,8 +154,9 @@ def _of_documents(plan: RowPlan, lengths: np.ndarray) -> Tally:
     is_kept = ~plan.filler
     first_pieces = plan.row_offsets[:-1]
     document = plan.document[is_kept]
-    whole = lengths[document]  # the length of each piece's document
-    is_cut = (whole <= plan.row_len) & (plan.length[is_kept] < whole)
+    document_length = lengths[document]  # of each piece
+    is_short = document_length <= plan.row_len
+    is_cut = is_short & (plan.length[is_kept] < document_length)
     return Tally(
         tokens=int(lengths.sum()),
         kept=int(plan.length[is_kept].sum()),
@@ -182,18 +183,19 @@ def _cut(lengths: np.ndarray, starts: np.ndarray, row_len: int, shared: int = 0)
     """The tally of rows cut from the documents' stream at ascending `starts`."""
     ends = np.cumsum(lengths)
     begins = ends - lengths
+    # of each row: the document that it begins in is the first that ends after its start
     row_tokens = len(starts) * row_len
     kept = int(np.minimum(np.diff(starts), row_len).sum())
     if len(starts):
         kept += row_len
     on_bos = np.isin(starts, begins)
-    first = np.searchsorted(ends, starts, side="right")  # the document that each row begins in
-    headless = np.where(on_bos, 0, np.minimum(ends[first] - starts, row_len))
-    # a document is whole in a row that starts from its end - row_len to its beginning
-    rows_to_begin = np.searchsorted(starts, begins, side="right")
-    rows_before = np.searchsorted(starts, ends - row_len, side="left")
+    document = np.searchsorted(ends, starts, side="right")
+    headless = np.where(on_bos, 0, np.minimum(ends[document] - starts, row_len))
+    # of each document: it is whole in a row that holds its end and does not start after its begin
+    first_row_with_end = np.searchsorted(starts, ends - row_len, side="left")
+    first_row_after_begin = np.searchsorted(starts, begins, side="right")
     is_short = lengths <= row_len
-    is_broken = is_short & (rows_to_begin <= rows_before)
+    is_broken = is_short & (first_row_with_end >= first_row_after_begin)
     return Tally(
         tokens=int(ends[-1]),
         kept=kept,

@@ -19,6 +19,7 @@ from tokenmill.look.packing_stats import Tally
 from tokenmill.look.sample_rows import Specimen
 from tokenmill.look.set_statistics import MOST_STRETCHES, Bin, LossStatistics, histogram
 from tokenmill.messages import counted, in_bytes
+from tokenmill.store.columns import columns_of
 from tokenmill.store.set_names import TOKENS_ROOT
 from tokenmill.store.shards import SPLITS
 from tokenmill.store.token_sets import TokenSet
@@ -130,8 +131,10 @@ def glance(token_set: TokenSet) -> list[str]:
     tokens = token_set.manifest["tokens"]
     text_bytes = token_set.manifest["text_bytes"]
     shards = len(token_set.entries)
-    offset_bytes = 8 * (documents + shards)
-    size = tokens * token_set.numpy_dtype.itemsize + offset_bytes
+    size = 0
+    for entry in token_set.entries:
+        record = token_set.record(entry)
+        size += sum(record[suffix]["bytes"] for suffix in columns_of(record))
     return [
         counted(documents, "document"),
         counted(tokens, "token"),

@@ -128,7 +128,7 @@ def reader_data(token_set: TokenSet, tokenizer: Tokenizer, specimen: Specimen) -
     token_text = functools.cache(tokenizer.token)
     documents = []
     for index, (shard, number) in enumerate(specimen.documents):
-        begin, end = shard.offsets[number : number + 2].tolist()
+        begin, end = shard.bounds(number)
         length = int(specimen.lengths[index])
         texts = [token_text(token) for token in shard.read(begin, begin + length).tolist()]
         text_lengths = np.array([len(text) for text in texts], dtype="<u2")

@@ -16,7 +16,7 @@ def show_document(run: RunRows, source: str, number: int, epoch: int, printer: R
     token_set = run.sets[source]
     entry, document = find_document(number, token_set, run.order.split)
     shard = token_set.open(entry)
-    begin, end = shard.offsets[document : document + 2].tolist()
+    begin, end = shard.bounds(document)
     (piece,) = pieces_of(shard, begin, end - begin)
     printer.piece(piece, 0, full=True)
     for column, value in SourceLocator(token_set).metadata(entry, document).items():

@@ -107,7 +107,7 @@ class RowPrinter:
     def _facts(self, piece: Piece) -> str:
         """How much of which document a piece is."""
         shard = piece.shard
-        begin, end = shard.offsets[piece.document : piece.document + 2].tolist()
+        begin, end = shard.bounds(piece.document)
         document_length = end - begin
         span = "whole"
         if piece.length != document_length:

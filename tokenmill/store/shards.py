@@ -172,6 +172,11 @@ class Shard:
             raise self._damaged_offsets()
         return lengths
 
+    def bounds(self, document: int) -> tuple[int, int]:
+        """The first token of a document, and the one after its last."""
+        begin, end = self.offsets[document : document + 2].tolist()
+        return begin, end
+
     def spans_of(self, documents: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """The first token of each of these documents, and its length: (len(documents),) int64."""
         begin = self.offsets[documents].astype(np.int64)

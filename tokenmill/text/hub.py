@@ -2,7 +2,7 @@
 
     list_hub("owner/name", "main", raw_dir)         the repository's, at the commit that main is
     list_hub("owner/name/sample/10BT", ...)         those of a folder, or of a pattern
-    fetch_file(file)                                into data/raw/owner--name/, by the hub's SHA-256
+    fetch_file(file)                         into data/raw/owner--name/, compared by checksum
 
 A repository of several configs is an error that lists patterns: they may be languages, or samples
 of each other.
@@ -149,11 +149,22 @@ def _download(file: SourceFile, hub: HubSource) -> None:
         local_dir=hub.folder,
         endpoint=endpoint(),
     )
-    with open(path, "rb") as data:
-        sha256 = hashlib.file_digest(data, "sha256").hexdigest()
-    if os.path.getsize(path) == file.bytes and hub.sha256 in (None, sha256):
+    kind = "SHA-256" if hub.sha256 else "Git's SHA-1"
+    checksum = _sha256(path) if hub.sha256 else _git_sha1(path)
+    if checksum == hub.checksum:
         return
     os.unlink(path)
     raise OSError(
-        f"expected {file.bytes:,} bytes of SHA-256 {hub.sha256}, fetched others, {sha256}"
+        f"expected {file.bytes:,} bytes of {kind} {hub.checksum}, fetched others, {checksum}"
     )
+
+
+def _sha256(path: str) -> str:
+    with open(path, "rb") as data:
+        return hashlib.file_digest(data, "sha256").hexdigest()
+
+
+def _git_sha1(path: str) -> str:
+    """The name that Git gives a file's content. Files that are not in LFS have at most 10 MB."""
+    content = Path(path).read_bytes()
+    return hashlib.sha1(b"blob %d\0" % len(content) + content, usedforsecurity=False).hexdigest()
