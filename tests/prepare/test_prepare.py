@@ -216,7 +216,7 @@ def test_a_wrong_column_is_told_once_and_a_glob_takes_its_folder_s_name(
     )
     assert done.stderr.count("expected text in column 'content'") == 1
     assert re.search("and [0-9]+ more that differ only in the file or line", done.stderr)
-    assert not list(tmp_path.rglob("manifest.json"))
+    assert list(tmp_path.glob("data/tokens/*")) == [], "a refusal leaves nothing"
     done = run_prepare(*flags, cwd=tmp_path)
     *summary, folder = done.stdout.splitlines()
     assert folder.startswith(f"data/tokens/{source.name}-")

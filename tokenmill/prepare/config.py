@@ -259,4 +259,5 @@ class PreparationError(Exception):
         others_done = "" if stops_all else ", all others are done"
         super().__init__(f"{len(failures)} failed{others_done}: {reasons}")
         self.failures = failures
+        self.is_refusal = any(failure.is_refusal for failure in failures)
         self.folder = folder

@@ -8,6 +8,7 @@ the same bytes.
 
 import contextlib
 import re
+import shutil
 import tempfile
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -82,6 +83,14 @@ class Destination:
         if self.address is not None:
             for name in SMALL_FILES:
                 write(self.address, name, self.folder / name)
+
+    def has_records(self) -> bool:
+        """Whether any shard is made."""
+        return any(self.folder.glob("shards/*.json"))
+
+    def remove(self) -> None:
+        """Removes the folder, which a refusal would leave unfinished; not what is at an address."""
+        shutil.rmtree(self.folder)
 
     def record(self, name: str, is_whole: bool = True) -> dict[str, Any] | None:
         """The record of a shard; None if there is none, or, if that matters, files are missing."""
