@@ -3,6 +3,7 @@
 import json
 import os
 import re
+import shlex
 import signal
 import subprocess
 import sys
@@ -75,6 +76,25 @@ def test_running_again_tokenizes_nothing_and_touches_nothing(source, tokenizer_j
     assert "all shards are made" in run_prepare(*flags, cwd=tmp_path).stdout
     assert prepare(source, tokenizer_json, tmp_path) == folder
     assert {path: path.stat().st_mtime_ns for path in folder.rglob("*") if path.is_file()} == before
+
+
+def test_a_set_that_is_named_alone_is_prepared_as_it_was_made(source, tokenizer_json, tmp_path):
+    flags = ("--source", source, "--name", "mine", "--tokenizer", tokenizer_json)
+    flags += ("--val-file", "shard_3.parquet")
+    folder = run_prepare(*flags, cwd=tmp_path).stdout.splitlines()[-1]
+    write_parquet(source / "shard_4.parquet", make_text(documents=9, seed=4))
+    for words in (("--name", "mine"), (folder,)):
+        grown = run_prepare(*words, cwd=tmp_path)
+        assert grown.stdout.splitlines()[-1] == folder
+    assert (("shard_4.parquet",), 9) in [
+        (entry.sources, entry.documents) for entry in TokenSet(tmp_path / folder).entries
+    ]
+    refused = run_prepare(folder, "--text-column", "body", cwd=tmp_path, check=False)
+    assert "text_column was 'text', is 'body'" in refused.stderr
+    command = shlex.join(["tokenmill", "prepare", *map(str, flags)])
+    parts = refused.stderr.split("the command that made it: tokenmill prepare ")
+    assert sorted(parts[1].split()) == sorted(command.split()[2:])
+    assert run_prepare("--name", "yours", cwd=tmp_path, check=False).returncode == 2
 
 
 def test_another_tokenizer_prepares_beside_the_old(source, tokenizer_json, tmp_path):

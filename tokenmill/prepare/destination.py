@@ -20,7 +20,13 @@ from tokenmill.addresses import has_scheme, joined
 from tokenmill.messages import redact
 from tokenmill.remote.files import read, require_writable, sizes, write
 from tokenmill.remote.push import push_rest, push_shard
-from tokenmill.store.files import parse_json, read_json, remove_temporary_files, write_file
+from tokenmill.store.files import (
+    parse_json,
+    read_json,
+    remove_temporary_files,
+    write_changed,
+    write_file,
+)
 from tokenmill.store.names import is_plain
 from tokenmill.store.shards import finished_record, shard_path, sources_of
 from tokenmill.store.token_sets import SMALL_FILES, TokenSet, write_token_bytes
@@ -29,6 +35,17 @@ from tokenmill.tokenize.tokenizer import Tokenizer
 SUBFOLDERS = ("shards", "manifests")
 THREADS = 16
 PREFIX = "tokenmill-"  # of temporary folders
+
+
+def command_path(folder: Path) -> Path:
+    """Where the command that made a set is kept: beside it, as it names paths of this machine."""
+    return folder.with_name(f"{folder.name}.command")
+
+
+def command_of(folder: Path) -> str:
+    """The command that made the set in a folder; "" if it is not known."""
+    path = command_path(folder)
+    return path.read_text().strip() if path.is_file() else ""
 
 
 @dataclass(frozen=True)
@@ -69,8 +86,13 @@ class Destination:
             address = joined(root, name)
             yield cls(Path(folder) / name, redact(address), address)
 
-    def begin(self, tokenizer: Tokenizer) -> None:
-        """Makes the folder, without what killed runs left in it.
+    @property
+    def command(self) -> str:
+        """The command that made the set; "" if it is not known, as of a set at an address."""
+        return command_of(self.folder)
+
+    def begin(self, tokenizer: Tokenizer, command: str) -> None:
+        """Makes the folder, without what killed runs left in it, and keeps the command beside it.
 
         Sends small files first: a missing bucket is found.
         """
@@ -78,6 +100,7 @@ class Destination:
         for folder in folders:
             folder.mkdir(parents=True, exist_ok=True)
             remove_temporary_files(folder)
+        write_changed(command_path(self.folder), f"{command}\n".encode())
         tokenizer.save(self.folder / "tokenizer.json")
         write_token_bytes(self.folder, tokenizer.token_bytes())
         if self.address is not None:
@@ -91,6 +114,7 @@ class Destination:
     def remove(self) -> None:
         """Removes the folder, which a refusal would leave unfinished; not what is at an address."""
         shutil.rmtree(self.folder)
+        command_path(self.folder).unlink()
 
     def record(self, name: str, is_whole: bool = True) -> dict[str, Any] | None:
         """The record of a shard; None if there is none, or, if that matters, files are missing."""
