@@ -14,7 +14,7 @@ from pathlib import Path
 import numpy as np
 import pyarrow.parquet as pq
 import pytest
-from making import ROOT, make_text, run_prepare, tree, write_parquet
+from making import ROOT, make_text, read_manifest, run_prepare, tree, write_parquet
 
 from tokenmill.store.token_sets import TokenSet
 from tokenmill.tokenize.tokenizer import Tokenizer
@@ -67,6 +67,16 @@ def test_the_result_does_not_depend_on_the_number_of_workers(source, tokenizer_j
     three = prepare(source, tokenizer_json, tmp_path, "--workers", 3, "--tokens-root", "three")
     assert tree(by_one_worker) == tree(three)
     assert len(TokenSet(by_one_worker).entries) > 4
+
+
+def test_the_disk_that_is_needed_is_estimated_from_a_sample(source, tokenizer_json, tmp_path):
+    flags = ("--source", source, "--tokenizer", tokenizer_json)
+    ahead = run_prepare(*flags, "--dry-run", cwd=tmp_path).stdout
+    amounts = re.search(r"about ([\d.]+) kB of text to tokenize, about ([\d.]+) kB", ahead)
+    folder = tmp_path / run_prepare(*flags, cwd=tmp_path).stdout.splitlines()[-1]
+    sizes = [path.stat().st_size for path in folder.glob("shards/*.[bi][id][nx]")]
+    assert float(amounts[1]) == pytest.approx(read_manifest(folder)["text_bytes"] / 1000, rel=0.1)
+    assert float(amounts[2]) == pytest.approx(sum(sizes) / 1000, rel=0.1)
 
 
 def test_running_again_tokenizes_nothing_and_touches_nothing(source, tokenizer_json, tmp_path):
