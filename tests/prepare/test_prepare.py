@@ -16,6 +16,7 @@ import pyarrow.parquet as pq
 import pytest
 from making import ROOT, make_text, read_manifest, run_prepare, tree, write_parquet
 
+from tokenmill.prepare import choose_tokenizer
 from tokenmill.store.token_sets import TokenSet
 from tokenmill.tokenize.tokenizer import Tokenizer
 from tokenmill.tokenize.train import train_tokenizer
@@ -126,6 +127,19 @@ def test_a_vocabulary_over_65536_is_stored_as_uint32(source, tokenizer, tmp_path
     folder = prepare(source, path, tmp_path)
     assert json.loads((folder / "manifest.json").read_text())["dtype"] == "uint32"
     assert next(documents_of(folder, "train"))[0] == 70_000
+
+
+def test_training_a_tokenizer_says_what_it_does_meanwhile(tmp_path, monkeypatch):
+    monkeypatch.setattr(choose_tokenizer, "LINE_SECONDS", 0.01)
+    said = []
+
+    def texts():
+        yield from make_text(documents=50, seed=9)
+        while not said:
+            time.sleep(0.01)
+
+    choose_tokenizer._train(texts(), 300, tmp_path / "bpe300.json", said.append)
+    assert re.fullmatch(r"training for 0 s: \S+ kB of text is read", said[0])
 
 
 def test_a_trained_tokenizer_is_kept_and_used_again(source, tmp_path):
@@ -271,7 +285,10 @@ def test_a_damaged_file_fails_alone_and_the_next_run_does_what_is_missing(
         sources = {path.name.split(".")[0] for path in tmp_path.glob("data/tokens/*/shards/*.json")}
         assert {"shard_0", "shard_2", "shard_3"} <= sources
         path.write_bytes(intact)
-    folder = prepare(source, tokenizer_json, tmp_path)
+    flags = ("--source", source, "--tokenizer", tokenizer_json, "--shard-text-bytes", 5_000)
+    done = run_prepare(*flags, "--val-file", "shard_3.parquet", cwd=tmp_path)
+    assert re.search(r"the shards of \d+ of \d+ units are there", done.stderr)
+    folder = tmp_path / done.stdout.splitlines()[-1]
     assert tree(folder) == tree(
         prepare(source, tokenizer_json, tmp_path, "--tokens-root", "undisturbed")
     )

@@ -4,7 +4,9 @@ find_tokenizer(config, files, asked, say)      gpt2, a tokenizer.json, a model o
                                                train:N, trained once and kept
 """
 
+import contextlib
 import random
+import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
 from itertools import islice
@@ -15,8 +17,10 @@ from tokenmill.addresses import has_scheme
 from tokenmill.chat.conversations import texts_of_row
 from tokenmill.chat.find_rule import find_chat_rule, with_rule
 from tokenmill.chat.renderer import Renderer
+from tokenmill.messages import in_bytes
 from tokenmill.prepare.config import PrepareConfig
 from tokenmill.prepare.fetching import fetch_files
+from tokenmill.prepare.progress import LINE_SECONDS
 from tokenmill.text.documents import DocumentBatch, read_unit
 from tokenmill.text.formats import ReadOptions
 from tokenmill.text.plan import plan, shard_size
@@ -115,12 +119,44 @@ def _require_no_parts(path: Path, part_of: tuple[int, int]) -> None:
 
 def _train(texts: Iterator[str], size: int, path: Path, say: Say) -> Tokenizer:
     started = time.monotonic()
-    tokenizer = train_tokenizer(texts, size, f"bpe{size}")
+    read = 0
+
+    def read_texts() -> Iterator[str]:
+        nonlocal read
+        for text in texts:
+            read += len(text)
+            yield text
+        say(f"all {in_bytes(read)} of text is read; pairs of tokens are merged last, silently")
+
+    def say_progress() -> None:
+        seconds = time.monotonic() - started
+        say(f"training for {seconds:.0f} s: {in_bytes(read)} of text is read")
+
+    with _saying(say_progress):
+        tokenizer = train_tokenizer(read_texts(), size, f"bpe{size}")
     path.parent.mkdir(parents=True, exist_ok=True)
     tokenizer.save(path)
     seconds = time.monotonic() - started
     say(f"trained in {seconds:.0f} s: {path}")
     return tokenizer
+
+
+@contextlib.contextmanager
+def _saying(say_progress: Callable[[], None]) -> Iterator[None]:
+    """Calls the function every few seconds, in a thread."""
+    is_done = threading.Event()
+
+    def run() -> None:
+        while not is_done.wait(LINE_SECONDS):
+            say_progress()
+
+    thread = threading.Thread(target=run, daemon=True)
+    thread.start()
+    try:
+        yield
+    finally:
+        is_done.set()
+        thread.join()
 
 
 def training_texts(

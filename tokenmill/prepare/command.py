@@ -78,7 +78,7 @@ def _parse(arguments: list[str], prog: str, presets: Presets) -> PrepareConfig:
     flags = _names_of(arguments)
     if flags.count("--source") > 1:
         _exit("--source is there twice; give all sources behind one --source")
-    if name not in (None, *presets) and command_path(Path(name)).is_file():
+    if name is not None and name not in presets and command_path(Path(name)).is_file():
         folder = Path(name)
         name = None
         arguments = [*_made_by(folder), *arguments]
