@@ -601,6 +601,29 @@ def test_a_row_is_printed_with_its_text_and_where_each_document_is_from(
         )
 
 
+def test_every_document_of_a_row_is_drawn_and_has_its_id_by_which_it_is_found(
+    tmp_path, tokenizer_json, capsys, monkeypatch
+):
+    monkeypatch.setattr(windows, "DEFAULT_WINDOW_SIZE", windows.WindowSize(1 << 20, 1 << 28))
+    texts = [*make_text(5, seed=1, words=300), "a", "b c"]
+    lines = [json.dumps({"id": f"x-{n}", "text": text}) for n, text in enumerate(texts)]
+    (tmp_path / "corpus.jsonl").write_text("\n".join(lines))
+    flags = ("--keep-columns", "id", "--tokenizer", tokenizer_json, "--val-fraction", 1e-6)
+    done = run_prepare("--source", "corpus.jsonl", *flags, cwd=tmp_path)
+    folder = tmp_path / done.stdout.splitlines()[-1]
+    out = show(capsys, folder, "--row", 0, "--seq-len", 8192)[1]
+    drawn = re.search(r"^row 0:0:0 +([A-Za-z]+)$", out, re.MULTILINE)[1]
+    pieces = run_of(folder, batch_size=1, seq_len=8192).step(0)[0].pieces
+    assert len(set(drawn)) == len(pieces) > 7
+    assert {f"id x-{n}, document {n} of shard" for n in range(7)} <= set(
+        re.findall(r"id x-\d+, document \d+ of shard", out)
+    )
+    one = run(capsys, folder, "--where", "id = 'x-6'", "--seq-len", 64)
+    assert one == run(capsys, folder, "--document", 6, "--seq-len", 64)
+    several = refused(capsys, folder, "--where", "id >= 'x-5'", "--seq-len", "64")
+    assert "2 documents of split 'train'; show one by --document, as 5 or 6" in several
+
+
 def test_a_text_cannot_steer_the_terminal(tmp_path, tokenizer_json, capsys):
     for number in range(2):
         write_parquet(
@@ -630,12 +653,12 @@ OF_RUN += ["--long-documents split", "--shuffle True"]
 REFUSED = [
     (
         "{web}",
-        "expected one of --row, --document, --batch and --step, found none; "
+        "expected one of --row, --document, --where, --batch and --step, found none; "
         "--row 0 is the first row",
     ),
     (
         "{web} --row 1 --step 1",
-        "expected one of --row, --document, --batch and --step, found --row, --step",
+        "expected one of --row, --document, --where, --batch and --step, found --row, --step",
     ),
     (
         "{web} --document web",

@@ -17,7 +17,7 @@ import tyro
 
 from tokenmill.messages import counted, in_bytes, sanitize
 from tokenmill.prepare.config import PRESETS, PreparationError, PrepareConfig
-from tokenmill.prepare.destination import command_of, command_path
+from tokenmill.prepare.destination import COMMAND, command_of, command_path
 from tokenmill.prepare.made import left_out_sentences
 from tokenmill.prepare.pool import Failure
 from tokenmill.prepare.run import prepare
@@ -121,8 +121,8 @@ def _named_set(arguments: list[str]) -> Path:
     parser.add_argument("--tokens-root", "--tokens_root", default=PrepareConfig.tokens_root)
     given, _ = parser.parse_known_args(arguments)
     sets = []
-    for path in sorted(Path(given.tokens_root).glob("*.command")):
-        folder = path.with_suffix("")
+    for path in sorted(Path(given.tokens_root).glob(f".*{COMMAND}")):
+        folder = path.with_name(path.name[1:].removesuffix(COMMAND))
         if f" --name {given.name} " in f"{command_of(folder)} ":
             sets.append(folder)
     if not sets:

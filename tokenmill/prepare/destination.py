@@ -35,11 +35,12 @@ from tokenmill.tokenize.tokenizer import Tokenizer
 SUBFOLDERS = ("shards", "manifests")
 THREADS = 16
 PREFIX = "tokenmill-"  # of temporary folders
+COMMAND = ".command"
 
 
 def command_path(folder: Path) -> Path:
     """Where the command that made a set is kept: beside it, as it names paths of this machine."""
-    return folder.with_name(f"{folder.name}.command")
+    return folder.with_name(f".{folder.name}{COMMAND}")
 
 
 def command_of(folder: Path) -> str:
