@@ -71,6 +71,7 @@ class Tally:
     inserted: int = 0
     short: int = 0  # documents that fit a row
     broken: int = 0  # of these, those that are whole in no row
+    in_cut: int = 0  # tokens of all documents, short or long, that are whole in no row
 
     def __add__(self, other: "Tally") -> "Tally":
         return Tally(*map(sum, zip(astuple(self), astuple(other), strict=True)))
@@ -101,6 +102,11 @@ class Tally:
     def cut(self) -> float:
         """Of the documents that fit in a row, the share that is whole in none."""
         return self.broken / max(1, self.short)
+
+    @property
+    def tokens_in_cut(self) -> float:
+        """Share of the documents' tokens that are of documents that are whole in no row."""
+        return self.in_cut / self.tokens
 
     def shares(self) -> tuple[float, ...]:
         """The shares that tables show, in the order of report_text.MEASURES."""
@@ -155,7 +161,8 @@ def _of_documents(plan: RowPlan, lengths: np.ndarray) -> Tally:
     first_pieces = plan.row_offsets[:-1]
     document = plan.document[is_kept]
     whole = lengths[document]  # the length of each piece's document
-    is_cut = (whole <= plan.row_len) & (plan.length[is_kept] < whole)
+    is_whole = plan.length[is_kept] == whole
+    is_cut = (whole <= plan.row_len) & ~is_whole
     return Tally(
         tokens=int(lengths.sum()),
         kept=int(plan.length[is_kept].sum()),
@@ -167,6 +174,7 @@ def _of_documents(plan: RowPlan, lengths: np.ndarray) -> Tally:
         inserted=int(plan.bos[first_pieces].sum()),
         short=int((lengths <= plan.row_len).sum()),
         broken=len(np.unique(document[is_cut])),
+        in_cut=int(lengths.sum() - lengths[np.unique(document[is_whole])].sum()),
     )
 
 
@@ -193,7 +201,8 @@ def _cut(lengths: np.ndarray, starts: np.ndarray, row_len: int, shared: int = 0)
     rows_to_begin = np.searchsorted(starts, begins, side="right")
     rows_before = np.searchsorted(starts, ends - row_len, side="left")
     is_short = lengths <= row_len
-    is_broken = is_short & (rows_to_begin <= rows_before)
+    is_cut = rows_to_begin <= rows_before
+    is_broken = is_short & is_cut
     return Tally(
         tokens=int(ends[-1]),
         kept=kept,
@@ -204,6 +213,7 @@ def _cut(lengths: np.ndarray, starts: np.ndarray, row_len: int, shared: int = 0)
         at_start=int(on_bos.sum()),
         short=int(is_short.sum()),
         broken=int(is_broken.sum()),
+        in_cut=int(lengths[is_cut].sum()),
     )
 
 
@@ -237,4 +247,5 @@ def _settled(lengths: np.ndarray, row_len: int) -> Tally:
         at_start=rows,
         short=int(is_short.sum()),
         broken=int((is_short & (taken < length)).sum()),
+        in_cut=int(length[taken < length].sum()),
     )
