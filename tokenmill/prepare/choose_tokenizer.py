@@ -46,7 +46,8 @@ def find_tokenizer(
     none.
     """
     if config.train_size is None:
-        tokenizer = load_any(config.tokenizer_name, config.bos_token)
+        is_added = config.bos_token in config.added_tokens
+        tokenizer = load_any(config.tokenizer_name, None if is_added else config.bos_token)
         if tokenizer.unknown:
             say(
                 f"warning: tokenizer {tokenizer.name} has no token for some characters, as "
@@ -57,7 +58,10 @@ def find_tokenizer(
         trained = _trained(config, config.train_size, files, asked, say)
         if trained is None:
             return None
-        tokenizer = trained.with_ends(config.bos_token)
+        tokenizer = trained
+    if config.added_tokens:
+        tokenizer = tokenizer.with_added(config.added_tokens)
+    tokenizer = tokenizer.with_ends(config.bos_token)
     if config.chat is None:
         return tokenizer.with_ends(eot_token=config.eot_token)
     by_default = ", by default" if config.tokenizer is None else ""

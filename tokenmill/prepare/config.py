@@ -23,7 +23,14 @@ from tokenmill.tokenize.engine import EngineName
 
 FEW_NAMES = 3  # of sources, that make the name of the data set
 ESCAPES = {"n": "\n", "r": "\r", "t": "\t", "\\": "\\"}
-TEXTS = ("tokenizer", "bos_token", "val_file", "chat", "raw_dir")  # that may be paths, not empty
+TEXTS = (
+    "tokenizer",
+    "bos_token",
+    "add_tokens",
+    "val_file",
+    "chat",
+    "raw_dir",
+)  # that may be paths, not empty
 SMALLEST = {"workers": 1, "num_shards": 1, "max_document_bytes": 1, "shard_text_bytes": 1000}
 
 
@@ -55,6 +62,9 @@ class PrepareConfig:
     tokenizer: str | None = None
     # the special token that begins a document, if it is not clear which one does
     bos_token: str | None = None
+    # special tokens to add after the tokenizer's last id, as '<|user|>,<|end|>', which a chat
+    # template of your own writes
+    add_tokens: str | None = None
     eot_token: str | None = None  # a special token that ends documents too; BOS still begins them
     # the source has conversations: nanochat, chatml, or a tokenizer_config.json or .jinja file with
     # a Hugging Face chat template
@@ -129,11 +139,8 @@ class PrepareConfig:
                 f"name must be of letters, digits, '.', '_' and '-', not {self.dataset!r}; give "
                 "--name"
             )
-        columns = self.options.kept
-        if "" in columns or len(set(columns)) < len(columns):
-            raise ValueError(
-                f"--keep-columns must be names, separated by commas, not {self.keep_columns!r}"
-            )
+        _require_names("--add-tokens must be tokens", self.added_tokens, self.add_tokens)
+        _require_names("--keep-columns must be names", self.options.kept, self.keep_columns)
 
     def _set(self, field: str, value: Any) -> None:
         object.__setattr__(self, field, value)
@@ -248,6 +255,12 @@ class PrepareConfig:
         return redact(shlex.join(["tokenmill", "prepare", *same_set.flags]))
 
     @property
+    def added_tokens(self) -> list[str]:
+        """The special tokens to add."""
+        names = (self.add_tokens or "").split(",")
+        return [name.strip() for name in names if self.add_tokens]
+
+    @property
     def options(self) -> ReadOptions:
         """How documents are read."""
         separator = self.document_separator
@@ -263,6 +276,11 @@ class PrepareConfig:
             conversations=self.chat is not None,
             messages_column=self.messages_column,
         )
+
+
+def _require_names(expected: str, names: list[str], value: str | None) -> None:
+    if "" in names or len(set(names)) < len(names):
+        raise ValueError(f"{expected}, separated by commas, not {value!r}")
 
 
 FINEWEB = PrepareConfig(
