@@ -28,7 +28,7 @@ def bars(
     places = [100 * (number + 0.5) / len(rows) for number in range(len(rows))]
     top = max(max(shares) * 1.05, 1e-9)
     drawn = []
-    ticks = []
+    ticks: list[dict[str, Any]] = []
     for (label, count), share, place in zip(rows, shares, places, strict=True):
         bar_title = f"{label}: {count:,} {what}, {share:.2%}"
         drawn.append({"title": bar_title, "height": round(100 * share / top, 3)})
