@@ -5,6 +5,7 @@ the loop logged.
 import collections
 import contextlib
 import functools
+import html
 import json
 import pickle
 import random
@@ -22,7 +23,7 @@ from making import give_tokenizer, make_text, make_token_set, run_prepare, write
 from making_views import make_view
 
 import tokenmill
-from tokenmill import Mixture, TokenSet, cli, get_batch
+from tokenmill import Mixture, PackedRows, TokenSet, cli, get_batch
 from tokenmill.feed.config import LoaderConfig
 from tokenmill.look.checkpoint_files import position_of, positions_in
 from tokenmill.look.steps import RunRows
@@ -622,6 +623,23 @@ def test_every_document_of_a_row_is_drawn_and_has_its_id_by_which_it_is_found(
     assert one == run(capsys, folder, "--document", 6, "--seq-len", 64)
     several = refused(capsys, folder, "--where", "id >= 'x-5'", "--seq-len", "64")
     assert "2 documents of split 'train'; show one by --document, as 5 or 6" in several
+
+
+def test_a_notebook_draws_what_the_commands_print(sets, capsys):
+    web = sets["grown", "web"]
+    shown = tokenmill.show(web, row=3, seq_len=64)
+    assert re.findall("^  [A-Z] .*", repr(shown), re.MULTILINE) == re.findall(
+        "^  [A-Z] .*", run(capsys, web, "--row", 3, "--seq-len", 64), re.MULTILINE
+    )
+    assert "background-color" in shown._repr_html_()
+    report = tokenmill.report(web, seq_len=64)
+    assert "best_fit drops nothing" in repr(report)
+    assert "<h1>" in html.unescape(report._repr_html_())
+    token_set = TokenSet(web)
+    documents = token_set.manifest["documents"]
+    assert f"{web}: {documents} documents, " in repr(token_set)
+    rows = PackedRows(web, batch_size=2, seq_len=64)
+    assert repr(rows) == f"<PackedRows of {web}, train: 2 rows of 64 tokens an item>"
 
 
 def test_a_text_cannot_steer_the_terminal(tmp_path, tokenizer_json, capsys):

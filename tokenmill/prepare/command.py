@@ -17,9 +17,9 @@ import tyro
 
 from tokenmill.messages import counted, in_bytes, sanitize
 from tokenmill.prepare.config import PRESETS, PreparationError, PrepareConfig
-from tokenmill.prepare.destination import COMMAND, command_of, command_path
 from tokenmill.prepare.made import left_out_sentences
 from tokenmill.prepare.pool import Failure
+from tokenmill.prepare.remembered import command_of, command_path, flags_of, sets_named
 from tokenmill.prepare.run import prepare
 from tokenmill.remote.token_set import open_set
 from tokenmill.store.columns import TARGETS
@@ -119,20 +119,16 @@ def _named_set(arguments: list[str]) -> Path:
     parser = argparse.ArgumentParser(add_help=False, allow_abbrev=False)
     parser.add_argument("--name")
     parser.add_argument("--tokens-root", "--tokens_root", default=PrepareConfig.tokens_root)
-    given, _ = parser.parse_known_args(arguments)
-    sets = []
-    for path in sorted(Path(given.tokens_root).glob(f".*{COMMAND}")):
-        folder = path.with_name(path.name[1:].removesuffix(COMMAND))
-        if f" --name {given.name} " in f"{command_of(folder)} ":
-            sets.append(folder)
+    asked, _ = parser.parse_known_args(arguments)
+    sets = sets_named(Path(asked.tokens_root), asked.name)
     if not sets:
         _exit(
-            f"no set {given.name!r} in {given.tokens_root} says how it was made; name its text by "
+            f"no set {asked.name!r} in {asked.tokens_root} says how it was made; name its text by "
             "--source, or a preset before the flags"
         )
     if len(sets) > 1:
         names = " or ".join(map(str, sets))
-        _exit(f"{len(sets)} sets are called {given.name!r}; name the folder of one, {names}")
+        _exit(f"{len(sets)} sets are called {asked.name!r}; name the folder of one, {names}")
     return sets[0]
 
 
@@ -154,7 +150,7 @@ def _listed(presets: Presets) -> str:
     """Each preset on a line; the first one is what runs if nothing is named."""
     lines = []
     for name, preset in presets.items():
-        lines.append(f"  {name}: {shlex.join(preset.flags)}\n")
+        lines.append(f"  {name}: {shlex.join(flags_of(preset))}\n")
     first = next(iter(presets))
     lines.append(
         f"\nA preset names its own source. Without a preset and --source, {first} is prepared."

@@ -6,7 +6,6 @@ config.dataset, config.options, config.part_of      the set's name, how document
 
 import os
 import re
-import shlex
 from dataclasses import dataclass, replace
 from math import ceil
 from pathlib import Path
@@ -14,7 +13,6 @@ from typing import Any, Literal
 
 from tokenmill.addresses import has_scheme, named, require_no_password
 from tokenmill.checks import whole_number
-from tokenmill.messages import redact
 from tokenmill.store.schema import MOST_IDS
 from tokenmill.text.formats import MAX_DOCUMENT_BYTES, ReadOptions
 from tokenmill.text.listing import name_of_source
@@ -225,34 +223,6 @@ class PrepareConfig:
                 "tokens, as train:32768"
             )
         return int(size)
-
-    @property
-    def flags(self) -> list[str]:
-        """The flags that differ from their defaults, as `tokenmill prepare` takes them."""
-        flags = ["--source", *self.source]
-        for field, value in vars(self).items():
-            flag = field.replace("_", "-")
-            if field == "source" or value == getattr(PrepareConfig, field):
-                continue
-            if isinstance(value, bool):
-                flags.append(f"--{flag}" if value else f"--no-{flag}")
-            else:
-                flags += [f"--{flag}", str(value)]
-        return flags
-
-    @property
-    def command(self) -> str:
-        """What makes the same set on any machine with this source."""
-        same_set = replace(
-            self,
-            name=self.dataset,
-            tokens_root=PrepareConfig.tokens_root,
-            workers=PrepareConfig.workers,
-            cluster=None,
-            part=None,
-            dry_run=False,
-        )
-        return redact(shlex.join(["tokenmill", "prepare", *same_set.flags]))
 
     @property
     def added_tokens(self) -> list[str]:

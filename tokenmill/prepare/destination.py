@@ -18,6 +18,7 @@ from typing import Any
 
 from tokenmill.addresses import has_scheme, joined
 from tokenmill.messages import redact
+from tokenmill.prepare.remembered import command_of, command_path
 from tokenmill.remote.files import read, require_writable, sizes, write
 from tokenmill.remote.push import push_rest, push_shard
 from tokenmill.store.files import (
@@ -35,18 +36,6 @@ from tokenmill.tokenize.tokenizer import Tokenizer
 SUBFOLDERS = ("shards", "manifests")
 THREADS = 16
 PREFIX = "tokenmill-"  # of temporary folders
-COMMAND = ".command"
-
-
-def command_path(folder: Path) -> Path:
-    """Where the command that made a set is kept: beside it, as it names paths of this machine."""
-    return folder.with_name(f".{folder.name}{COMMAND}")
-
-
-def command_of(folder: Path) -> str:
-    """The command that made the set in a folder; "" if it is not known."""
-    path = command_path(folder)
-    return path.read_text().strip() if path.is_file() else ""
 
 
 @dataclass(frozen=True)
