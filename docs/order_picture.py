@@ -77,7 +77,8 @@ def draw(scheme: str) -> str:
         picture.cells(name, [one for one in slices if one[0] == name])
     picture.y += 14
     picture.heading(
-        "An epoch deals all slices to windows,", "at random; neighbors to different ones."
+        "An epoch deals all slices to windows, at",
+        f"random: of every {len(epoch)}, one to each window.",
     )
     for number in range(len(epoch)):
         inside = epoch._order[epoch._offsets[number] : epoch._offsets[number + 1]].tolist()

@@ -39,6 +39,7 @@ if TYPE_CHECKING:
     from tokenmill.feed.forecast import forecast
     from tokenmill.feed.mixture import Mixture, proportional
     from tokenmill.look.documents import Documents
+    from tokenmill.look.notebook import report, show
     from tokenmill.prepare.config import PRESETS, PreparationError, PrepareConfig
     from tokenmill.store.set_names import find_token_set
     from tokenmill.store.token_sets import TokenSet
@@ -66,6 +67,8 @@ __all__ = [
     "position_ids",
     "prepare",
     "proportional",
+    "report",
+    "show",
     "state_dict",
 ]
 _HOMES = {
@@ -86,6 +89,8 @@ _HOMES = {
     "get_batch": "batches.get_batch",
     "position_ids": "batches.documents",
     "proportional": "feed.mixture",
+    "report": "look.notebook",
+    "show": "look.notebook",
 }
 
 
@@ -120,7 +125,8 @@ if not TYPE_CHECKING:  # or a checker would take any name for one of ours
         if name not in _HOMES:
             raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
         home = _HOMES[name]
-        with naming_the_extra("torch" if home.startswith("batches") else "prepare"):
+        extra = "torch" if home.startswith("batches") else "prepare"
+        with naming_the_extra("report" if home == "look.notebook" else extra):
             value = getattr(import_module(f"tokenmill.{home}"), name)
         globals()[name] = value  # so that this is asked once
         return value

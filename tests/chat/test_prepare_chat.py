@@ -14,9 +14,11 @@ import pyarrow.parquet as pq
 import pytest
 import warm
 from conversing import TOOLS, random_messages, slow_encode
+from json_kinds import bpe
 from making import ROOT, run_prepare
 from making_views import make_view
 from rich.console import Console
+from tokenizers import pre_tokenizers
 
 from tokenmill import RowLoader, Tokenizer, TokenSet, cli
 from tokenmill.chat.find_rule import with_rule
@@ -28,6 +30,7 @@ from tokenmill.store.files import write_json
 from tokenmill.store.shard_writer import ShardWriter
 from tokenmill.store.shards import TEXT_COUNTS
 from tokenmill.tokenize.chat_rule import ChatRule
+from tokenmill.tokenize.load import load_any
 
 
 def write_jsonl(path, rows) -> None:
@@ -83,6 +86,45 @@ def test_every_conversation_is_there_with_its_ids_and_mask(chat_set, rows):
     expected = [slow_encode(tokenizer, row) for row in rows]
     assert list(documents_of(chat_set)) == expected
     assert verify(chat_set) == {}
+
+
+OWN = """{% for m in messages %}{% if m.role == 'user' %}<|user|>{{ m.content }}<|end|>
+{% else %}<|assistant|>{% generation %}{{ m.content }}<|end|>{% endgeneration %}
+{% endif %}{% endfor %}"""
+
+
+@pytest.mark.parametrize("kind", ["tokenmill's", "Hugging Face's"])
+def test_tokens_that_are_added_are_special_everywhere(kind, tokenizer_json, tmp_path):
+    former = Tokenizer.load(tokenizer_json)
+    if kind != "tokenmill's":
+        tokenizer_json = tmp_path / "theirs.json"
+        bpe(pre_tokenizers.ByteLevel(add_prefix_space=False)).save(str(tokenizer_json))
+        former = load_any(str(tokenizer_json), "<s>")
+    (tmp_path / "own.jinja").write_text(OWN)
+    texts = ["<|end|> a", "b"]
+    turns = [{"role": r, "content": t} for r, t in zip(("user", "assistant"), texts, strict=True)]
+    write_jsonl(tmp_path / "a.jsonl", [{"messages": turns}] * 20)
+    flags = ("--source", "a.jsonl", "--chat", "own.jinja", "--tokenizer", tokenizer_json)
+    flags += ("--val-fraction", 1e-6)
+    added = ["<|user|>", "<|assistant|>", "<|end|>"]
+    done = run_prepare(
+        *flags, "--bos-token", former.bos_token, "--add-tokens", ", ".join(added), cwd=tmp_path
+    )
+    folder = tmp_path / done.stdout.splitlines()[-1]
+    tokenizer = Tokenizer.of_set(TokenSet(folder))
+    user, assistant, end = range(former.vocab_size, former.vocab_size + 3)
+    assert tokenizer.special_tokens == former.special_tokens | dict(
+        zip(added, (user, assistant, end), strict=True)
+    )
+    newline, question, answer = (former.encode(text).tolist() for text in ("\n", *texts))
+    expected = [former.bos_id, user, *question, end, *newline, assistant, *answer, end]
+    ids, _ = next(documents_of(folder))
+    assert ids == expected
+    assert tokenizer.decode(ids[1:4]).startswith("<|user|><|")
+    assert verify(folder) == {}
+    assert "all shards are made" in run_prepare(folder, "--dry-run", cwd=tmp_path).stdout
+    again = run_prepare(*flags, "--add-tokens", former.bos_token, cwd=tmp_path, check=False)
+    assert "cannot be added, as it is a token already" in again.stderr
 
 
 BROKEN = {"messages": [{"role": "alien", "content": "a"}]}

@@ -5,6 +5,7 @@ logged.
 import contextlib
 import json
 import random
+import re
 from collections import Counter
 
 import pytest
@@ -94,6 +95,31 @@ def test_the_command_prints_the_forecast_and_says_that_a_run_ends_early(paths, t
     assert cli.main(["mix", str(path), "--tokens", "0"]) == 1
 
 
+def test_without_a_length_the_first_source_to_end_bounds_the_run_and_many_epochs_are_a_warning(
+    paths, tmp_path, capsys
+):
+    path = tmp_path / "mixture.toml"
+    sources = "".join(f"[sources.{name}]\npath = '{paths[name]}'\n" for name in NAMES)
+    stages = "[[stages]]\nbegin = 0\nweights = {web = 3, code = 2}\n"
+    path.write_text(
+        f"{stages}[[stages]]\nbegin = '10K'\nweights = {{math = 1, web = 9}}\n{sources}"
+    )
+    assert cli.main(["mix", str(path)]) == 0
+    printed = capsys.readouterr().out
+    tokens, source = re.search(r"a run of ([\d,]+): until (\w+), the first", printed).groups()
+    epochs = {}
+    for name, totals in forecast(
+        Mixture.load(path), tokens=int(tokens.replace(",", ""))
+    ).totals.items():
+        epochs[name] = totals[1]
+    assert epochs["math"] < 1
+    assert source == "web"
+    assert epochs["web"] == pytest.approx(round(epochs["web"]), abs=0.01)
+    assert "warning" not in printed
+    assert cli.main(["mix", str(path), "--tokens", "100K"]) == 0
+    assert "warning: web is read" in capsys.readouterr().out
+
+
 def go_on(state, tokens, calls, batch_size, world_size, seq_len, skip=0):
     """The position after some calls of all ranks, and the tokens of each source that they got."""
     settings = {
@@ -163,7 +189,6 @@ def test_what_is_missing_is_said(capsys, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     for words, message in (
         ("", "expected either a mixture's file or --checkpoint"),
-        ("a.toml", "a mixture's file needs --tokens, those of the whole run"),
         ("a.toml --tokens 5K", "a.toml"),
         ("--checkpoint a.pt --tokens 5K", "a checkpoint says them"),
         (

@@ -80,6 +80,7 @@ def slow_tally(packing, lengths, row_len, seed):
         inserted=inside if packing in ("best_fit", "crop") else 0,
         short=len(short),
         broken=sum(document not in unbroken for document in short),
+        in_cut=sum(lengths) - sum(lengths[document] for document in unbroken),
     )
 
 
@@ -134,6 +135,7 @@ def slow_nanochat(lengths, row_len, settled, measured):
         at_start=rows,
         short=len(short),
         broken=sum(kept < length for length, kept in short),
+        in_cut=sum(length for length, kept in taken if kept < length),
     )
 
 

@@ -6,6 +6,7 @@ import json
 import re
 import shutil
 from html import unescape
+from itertools import pairwise
 
 import numpy as np
 import pyarrow as pa
@@ -16,6 +17,7 @@ from making import give_tokenizer, make_text, make_token_set, run_prepare, tree,
 
 from tokenmill import cli
 from tokenmill.look import packing_stats
+from tokenmill.look.charts import bars
 from tokenmill.look.packing_stats import tally, variants
 from tokenmill.look.report import Report, find
 from tokenmill.look.report_text import MEASURES, percent, verdict
@@ -109,6 +111,10 @@ def test_the_page_opens_at_every_size_without_an_error_and_scrolls_only_down(
         "a colour of its own"
     )
     assert wrong == []
+    ticks = tab.locator(".ticks").first.locator("b")
+    boxes = [ticks.nth(number).bounding_box() for number in range(ticks.count())]
+    for left, right in pairwise(boxes):
+        assert left["x"] + left["width"] < right["x"], "labels are apart"
 
 
 def test_a_click_opens_each_packing_s_rows_as_the_token_set_decodes_them(browser, folder, page):
@@ -152,6 +158,16 @@ def test_a_text_cannot_become_part_of_the_page(browser, tmp_path, tokenizer_json
 # ---------------------------------------------------------------------------- the figures
 
 
+@pytest.mark.parametrize("longest", [9, 4_096, 110_217, 12_345_678])
+def test_labels_below_a_chart_have_room_on_a_phone(longest):
+    """The plot has 304 of 390 pixels there, and a character 6.7."""
+    for count in range(2, 40):
+        ticks = bars("", [(f"{longest:,} to {2 * longest:,}", 1)] * count, "")["ticks"]
+        places = [3.04 * tick["at"] for tick in ticks]
+        assert 1 <= len(ticks) <= 7
+        assert min(np.diff(places), default=304) > 6.7 * len(ticks[0]["label"])
+
+
 def test_the_page_is_one_file_with_the_figures_in_it(folder, page):
     html = page.read_text()
     assert not re.search(r"""(src|href)=["']?(https?:)?//|@import|url\(""", html), (
@@ -177,9 +193,11 @@ def test_the_page_is_one_file_with_the_figures_in_it(folder, page):
         (ours.begin, "of the rows begin with a document"),
         (ours.begin_inserted, "of the rows begin with an inserted BOS"),
         (ours.cut, "of the short documents cut"),
+        (ours.tokens_in_cut, "of the tokens are in documents that are cut"),
     ):
         number = f"{share:.0%}" if share in (0, 1) else f"{share:.2%}"
         assert f"<li><b>{number}</b>{words}</li>" in html
+    assert re.search(rf"[\d.]+% filler \(of all rows {ours.filler:.2%}\)</p>", html)
     for source in {entry.sources[0] for entry in token_set.entries}:
         shards = [entry for entry in token_set.entries if entry.sources[0] == source]
         documents = sum(entry.documents for entry in shards)

@@ -5,6 +5,7 @@ the loop logged.
 import collections
 import contextlib
 import functools
+import html
 import json
 import pickle
 import random
@@ -22,7 +23,7 @@ from making import give_tokenizer, make_text, make_token_set, run_prepare, write
 from making_views import make_view
 
 import tokenmill
-from tokenmill import Mixture, TokenSet, cli, get_batch
+from tokenmill import Mixture, PackedRows, TokenSet, cli, get_batch
 from tokenmill.feed.config import LoaderConfig
 from tokenmill.look.checkpoint_files import position_of, positions_in
 from tokenmill.look.steps import RunRows
@@ -602,6 +603,46 @@ def test_a_row_is_printed_with_its_text_and_where_each_document_is_from(
         )
 
 
+def test_every_document_of_a_row_is_drawn_and_has_its_id_by_which_it_is_found(
+    tmp_path, tokenizer_json, capsys, monkeypatch
+):
+    monkeypatch.setattr(windows, "DEFAULT_WINDOW_SIZE", windows.WindowSize(1 << 20, 1 << 28))
+    texts = [*make_text(5, seed=1, words=300), "a", "b c"]
+    lines = [json.dumps({"id": f"x-{n}", "text": text}) for n, text in enumerate(texts)]
+    (tmp_path / "corpus.jsonl").write_text("\n".join(lines))
+    flags = ("--keep-columns", "id", "--tokenizer", tokenizer_json, "--val-fraction", 1e-6)
+    done = run_prepare("--source", "corpus.jsonl", *flags, cwd=tmp_path)
+    folder = tmp_path / done.stdout.splitlines()[-1]
+    out = show(capsys, folder, "--row", 0, "--seq-len", 8192)[1]
+    drawn = re.search(r"^row 0:0:0 +([A-Za-z]+)$", out, re.MULTILINE)[1]
+    pieces = run_of(folder, batch_size=1, seq_len=8192).step(0)[0].pieces
+    assert len(set(drawn)) == len(pieces) > 7
+    assert {f"id x-{n}, document {n} of shard" for n in range(7)} <= set(
+        re.findall(r"id x-\d+, document \d+ of shard", out)
+    )
+    one = run(capsys, folder, "--where", "id = 'x-6'", "--seq-len", 64)
+    assert one == run(capsys, folder, "--document", 6, "--seq-len", 64)
+    several = refused(capsys, folder, "--where", "id >= 'x-5'", "--seq-len", "64")
+    assert "2 documents of split 'train'; show one by --document, as 5 or 6" in several
+
+
+def test_a_notebook_draws_what_the_commands_print(sets, capsys):
+    web = sets["grown", "web"]
+    shown = tokenmill.show(web, row=3, seq_len=64)
+    assert re.findall("^  [A-Z] .*", repr(shown), re.MULTILINE) == re.findall(
+        "^  [A-Z] .*", run(capsys, web, "--row", 3, "--seq-len", 64), re.MULTILINE
+    )
+    assert "background-color" in shown._repr_html_()
+    report = tokenmill.report(web, seq_len=64)
+    assert "best_fit drops nothing" in repr(report)
+    assert "<h1>" in html.unescape(report._repr_html_())
+    token_set = TokenSet(web)
+    documents = token_set.manifest["documents"]
+    assert f"{web}: {documents} documents, " in repr(token_set)
+    rows = PackedRows(web, batch_size=2, seq_len=64)
+    assert repr(rows) == f"<PackedRows of {web}, train: 2 rows of 64 tokens an item>"
+
+
 def test_a_text_cannot_steer_the_terminal(tmp_path, tokenizer_json, capsys):
     for number in range(2):
         write_parquet(
@@ -631,12 +672,12 @@ OF_RUN += ["--long-documents split", "--shuffle True"]
 REFUSED = [
     (
         "{web}",
-        "expected one of --row, --document, --batch and --step, found none; "
+        "expected one of --row, --document, --where, --batch and --step, found none; "
         "--row 0 is the first row",
     ),
     (
         "{web} --row 1 --step 1",
-        "expected one of --row, --document, --batch and --step, found --row, --step",
+        "expected one of --row, --document, --where, --batch and --step, found --row, --step",
     ),
     (
         "{web} --document web",

@@ -3,6 +3,7 @@
 import json
 import os
 import re
+import shlex
 import signal
 import subprocess
 import sys
@@ -13,8 +14,9 @@ from pathlib import Path
 import numpy as np
 import pyarrow.parquet as pq
 import pytest
-from making import ROOT, make_text, run_prepare, tree, write_parquet
+from making import ROOT, make_text, read_manifest, run_prepare, tree, write_parquet
 
+from tokenmill.prepare import choose_tokenizer
 from tokenmill.store.token_sets import TokenSet
 from tokenmill.tokenize.tokenizer import Tokenizer
 from tokenmill.tokenize.train import train_tokenizer
@@ -68,6 +70,16 @@ def test_the_result_does_not_depend_on_the_number_of_workers(source, tokenizer_j
     assert len(TokenSet(by_one_worker).entries) > 4
 
 
+def test_the_disk_that_is_needed_is_estimated_from_a_sample(source, tokenizer_json, tmp_path):
+    flags = ("--source", source, "--tokenizer", tokenizer_json)
+    ahead = run_prepare(*flags, "--dry-run", cwd=tmp_path).stdout
+    amounts = re.search(r"about ([\d.]+) kB of text to tokenize, about ([\d.]+) kB", ahead)
+    folder = tmp_path / run_prepare(*flags, cwd=tmp_path).stdout.splitlines()[-1]
+    sizes = [path.stat().st_size for path in folder.glob("shards/*.[bi][id][nx]")]
+    assert float(amounts[1]) == pytest.approx(read_manifest(folder)["text_bytes"] / 1000, rel=0.1)
+    assert float(amounts[2]) == pytest.approx(sum(sizes) / 1000, rel=0.1)
+
+
 def test_running_again_tokenizes_nothing_and_touches_nothing(source, tokenizer_json, tmp_path):
     folder = prepare(source, tokenizer_json, tmp_path)
     before = {path: path.stat().st_mtime_ns for path in folder.rglob("*") if path.is_file()}
@@ -75,6 +87,25 @@ def test_running_again_tokenizes_nothing_and_touches_nothing(source, tokenizer_j
     assert "all shards are made" in run_prepare(*flags, cwd=tmp_path).stdout
     assert prepare(source, tokenizer_json, tmp_path) == folder
     assert {path: path.stat().st_mtime_ns for path in folder.rglob("*") if path.is_file()} == before
+
+
+def test_a_set_that_is_named_alone_is_prepared_as_it_was_made(source, tokenizer_json, tmp_path):
+    flags = ("--source", source, "--name", "mine", "--tokenizer", tokenizer_json)
+    flags += ("--val-file", "shard_3.parquet")
+    folder = run_prepare(*flags, cwd=tmp_path).stdout.splitlines()[-1]
+    write_parquet(source / "shard_4.parquet", make_text(documents=9, seed=4))
+    for words in (("--name", "mine"), (folder,)):
+        grown = run_prepare(*words, cwd=tmp_path)
+        assert grown.stdout.splitlines()[-1] == folder
+    assert (("shard_4.parquet",), 9) in [
+        (entry.sources, entry.documents) for entry in TokenSet(tmp_path / folder).entries
+    ]
+    refused = run_prepare(folder, "--text-column", "body", cwd=tmp_path, check=False)
+    assert "text_column was 'text', is 'body'" in refused.stderr
+    command = shlex.join(["tokenmill", "prepare", *map(str, flags)])
+    parts = refused.stderr.split("the command that made it: tokenmill prepare ")
+    assert sorted(parts[1].split()) == sorted(command.split()[2:])
+    assert run_prepare("--name", "yours", cwd=tmp_path, check=False).returncode == 2
 
 
 def test_another_tokenizer_prepares_beside_the_old(source, tokenizer_json, tmp_path):
@@ -96,6 +127,19 @@ def test_a_vocabulary_over_65536_is_stored_as_uint32(source, tokenizer, tmp_path
     folder = prepare(source, path, tmp_path)
     assert json.loads((folder / "manifest.json").read_text())["dtype"] == "uint32"
     assert next(documents_of(folder, "train"))[0] == 70_000
+
+
+def test_training_a_tokenizer_says_what_it_does_meanwhile(tmp_path, monkeypatch):
+    monkeypatch.setattr(choose_tokenizer, "LINE_SECONDS", 0.01)
+    said = []
+
+    def texts():
+        yield from make_text(documents=50, seed=9)
+        while not said:
+            time.sleep(0.01)
+
+    choose_tokenizer._train(texts(), 300, tmp_path / "bpe300.json", said.append)
+    assert re.fullmatch(r"training for 0 s: \S+ kB of text is read", said[0])
 
 
 def test_a_trained_tokenizer_is_kept_and_used_again(source, tmp_path):
@@ -216,7 +260,7 @@ def test_a_wrong_column_is_told_once_and_a_glob_takes_its_folder_s_name(
     )
     assert done.stderr.count("expected text in column 'content'") == 1
     assert re.search("and [0-9]+ more that differ only in the file or line", done.stderr)
-    assert not list(tmp_path.rglob("manifest.json"))
+    assert list(tmp_path.glob("data/tokens/*")) == [], "a refusal leaves nothing"
     done = run_prepare(*flags, cwd=tmp_path)
     *summary, folder = done.stdout.splitlines()
     assert folder.startswith(f"data/tokens/{source.name}-")
@@ -241,7 +285,10 @@ def test_a_damaged_file_fails_alone_and_the_next_run_does_what_is_missing(
         sources = {path.name.split(".")[0] for path in tmp_path.glob("data/tokens/*/shards/*.json")}
         assert {"shard_0", "shard_2", "shard_3"} <= sources
         path.write_bytes(intact)
-    folder = prepare(source, tokenizer_json, tmp_path)
+    flags = ("--source", source, "--tokenizer", tokenizer_json, "--shard-text-bytes", 5_000)
+    done = run_prepare(*flags, "--val-file", "shard_3.parquet", cwd=tmp_path)
+    assert re.search(r"the shards of \d+ of \d+ units are there", done.stderr)
+    folder = tmp_path / done.stdout.splitlines()[-1]
     assert tree(folder) == tree(
         prepare(source, tokenizer_json, tmp_path, "--tokens-root", "undisturbed")
     )

@@ -14,6 +14,7 @@ from tokenmill.batches.resume import setting_of
 from tokenmill.checks import whole_number
 from tokenmill.feed.config import LoaderConfig, PackingName, Tokens
 from tokenmill.feed.table import Loss
+from tokenmill.messages import redact
 from tokenmill.rows.packing import LongDocuments
 from tokenmill.store.set_names import TOKENS_ROOT, find_token_set
 from tokenmill.store.shards import Split
@@ -83,6 +84,14 @@ class PackedRows(IterableDataset[Pair]):
         # here, because a worker cannot reach the other ranks
         if is_distributed() and config.rank is None:
             require_same_on_all_ranks(self._shared_settings())
+
+    def __repr__(self) -> str:
+        config = self.config
+        sets = ", ".join(redact(str(path)) for path in config.mixture.paths.values())
+        rows = "a row" if self._is_single else f"{config.batch_size:,} rows"
+        return (
+            f"<PackedRows of {sets}, {config.split}: {rows} of {config.seq_len:,} tokens an item>"
+        )
 
     def _shared_settings(self) -> dict[str, Any]:
         """What must be the same on all ranks."""

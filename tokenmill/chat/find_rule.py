@@ -13,7 +13,6 @@ from typing import Any
 
 from tokenmill.store.files import read_bounded
 from tokenmill.tokenize.chat_rule import NAMES, ChatRule, LossRule
-from tokenmill.tokenize.huggingface import HuggingFace, added_token
 from tokenmill.tokenize.tokenizer import Tokenizer
 
 CONFIG = "tokenizer_config.json"
@@ -111,20 +110,8 @@ def with_rule(tokenizer: Tokenizer, rule: ChatRule) -> Tokenizer:
     missing = []
     if rule.adds:
         missing = [token for token in rule.needs if token not in tokenizer.special_tokens]
-    ids = {token: tokenizer.vocab_size + number for number, token in enumerate(missing)}
     chat = replace(rule, text_fingerprint=tokenizer.fingerprint)
-    special_tokens = tokenizer.special_tokens | ids
-    if not isinstance(tokenizer, HuggingFace):
-        return replace(tokenizer, special_tokens=special_tokens, chat=chat)
-    for token in missing:
-        if token.encode() in tokenizer.tokens.values():
-            raise ValueError(
-                f"{tokenizer.name}: {token} is an ordinary token; make it special in tokenizer.json"
-            )
-    added = list(tokenizer.parts.get("added_tokens") or [])
-    added += [added_token(id, token, special=True) for token, id in ids.items()]
-    parts = tokenizer.parts | {"added_tokens": added}
-    return replace(tokenizer, special_tokens=special_tokens, chat=chat, parts=parts)
+    return replace(tokenizer.with_added(missing), chat=chat)
 
 
 def _text(path: Path) -> str:

@@ -120,7 +120,7 @@ class Renderer:
         if num_bos != 1:
             raise CannotMask(
                 f"{self.tokenizer.bos_token} is within a conversation; name another BOS by "
-                "--bos-token"
+                "--bos-token, which --add-tokens may add"
             )
         if not has_loss:
             raise CannotMask("no token of it is in the loss")
@@ -143,7 +143,7 @@ def _require_written_tokens(tokenizer: Tokenizer, rule: ChatRule) -> None:
         raise ValueError(
             f"the chat template {rule.name} writes {min(written)}, which tokenizer "
             f"{tokenizer.name} does not have as a special token; name its own tokenizer by "
-            "--tokenizer"
+            "--tokenizer, or add the tokens that it writes by --add-tokens"
         )
 
 

@@ -14,6 +14,7 @@ Comes in: a token set. Goes out: lines in a terminal, one HTML page, a list of d
     set_statistics  lengths of a set's documents, and what is in the loss of chats
     packing_stats   what each packing does to lengths
     sample_rows     a few documents in all packings
+    notebook        report and show in Python, which a notebook draws
     verify          `tokenmill verify`
 
 It must never change what it inspects.

@@ -2,15 +2,18 @@
 
     bars("Share of documents, by length", [("1", 3), ("2 to 3", 1)], "documents")
 
-Heights and places are in percent. A chart has at most four gridlines, and about seven labels below.
+Heights and places are in percent. A chart has at most four gridlines, and below it at most seven
+labels, which have room on a phone.
 """
 
 from collections.abc import Sequence
+from math import ceil
 from typing import Any
 
 # between gridlines of a chart
 STEPS = (0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.25, 0.5, 1.0)
-TICKS = 7  # labels below a chart, about
+TICKS = 7  # labels below a chart, at most
+ROOM = 42  # characters that fit side by side below a chart on a phone of 390 pixels
 
 
 def bars(
@@ -25,12 +28,14 @@ def bars(
     places = [100 * (number + 0.5) / len(rows) for number in range(len(rows))]
     top = max(max(shares) * 1.05, 1e-9)
     drawn = []
-    ticks = []
+    ticks: list[dict[str, Any]] = []
     for (label, count), share, place in zip(rows, shares, places, strict=True):
         bar_title = f"{label}: {count:,} {what}, {share:.2%}"
         drawn.append({"title": bar_title, "height": round(100 * share / top, 3)})
         first, _, _ = label.partition(" to ")  # of a range, which has no room on a phone
         ticks.append({"at": place, "label": first})
+    longest = max(len(tick["label"]) for tick in ticks)
+    most_ticks = min(TICKS, ROOM // (longest + 1))
     highest = shares.index(max(shares))
     highest_label, _ = rows[highest]
     return {
@@ -38,7 +43,7 @@ def bars(
         "label": f"{title}. The highest bar is {highest_label}, with {shares[highest]:.1%}.",
         "bars": drawn,
         "lines": _gridlines(top),
-        "ticks": ticks[:: 1 + len(rows) // TICKS],
+        "ticks": ticks[:: ceil(len(ticks) / most_ticks)],
         "mark": None if marked is None else places[marked],
     }
 

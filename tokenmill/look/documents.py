@@ -34,6 +34,9 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
 
+ID = "id"  # the column by which documents are named, if it was kept
+
+
 class SourceLocator:
     """Locates the documents of a token set in their source files.
 
@@ -44,6 +47,7 @@ class SourceLocator:
         self._token_set = token_set
         self._record = lru_cache(None)(token_set.record)
         self._metadata = lru_cache(4)(self._read_metadata)
+        self._ids = lru_cache(64)(self._read_ids)
 
     def find(self, entry: ShardEntry, document: int) -> str:
         """The source file of a shard's document, and its row there.
@@ -106,6 +110,18 @@ class SourceLocator:
         if table is None:
             return {}
         return {name: table.column(name)[document].as_py() for name in table.column_names}
+
+    def kept_id(self, entry: ShardEntry, document: int) -> Any:
+        """What the kept column `id` says of a shard's document; None if there is no such column."""
+        ids = self._ids(entry)
+        return None if ids is None else ids[document].as_py()
+
+    def _read_ids(self, entry: ShardEntry) -> "pa.ChunkedArray | None":
+        if ID not in self._record(entry).get("metadata", {}):
+            return None
+        from tokenmill.store.tables import metadata_of  # and pyarrow
+
+        return metadata_of(self._token_set, entry, [ID]).column(ID)
 
     def _read_metadata(self, entry: ShardEntry) -> "pa.Table | None":
         """The metadata of a shard's documents, a row each; None if none was kept."""

@@ -19,12 +19,13 @@ from rich.console import Console
 from rich.table import Column, Table
 
 from tokenmill.feed.forecast import Forecast, forecast
-from tokenmill.feed.mixture import Mixture
+from tokenmill.feed.mixture import Mixture, epoch_tokens
 from tokenmill.look.checkpoint_files import position_of
 from tokenmill.look.report_text import short
 from tokenmill.rows.position import read_position
 
 SHORTEST = 10_000  # a part is shown if it is at least this fraction of a run
+MANY_EPOCHS = 4  # after which repeated text loses its value (Muennighoff et al., 2023)
 NAMELESS = "the set"  # what the source of a run without a mixture is called
 HEADS = ("stage", "of the run", "source", "weight", "share", "tokens", "epochs", "at most")
 RUN_HEADS = ("of the run", "ranks", "rows of each", "seq_len", "source", "share", "tokens")
@@ -39,15 +40,15 @@ class Mix:
     # the mixture's TOML file; not with --checkpoint
     mixture: tyro.conf.Positional[Annotated[Path | None, tyro.conf.arg(metavar="MIXTURE")]] = None
     checkpoint: Path | None = None  # a checkpoint of a run: its file, or DCP's folder
-    tokens: str | None = None  # tokens of the whole run, as 1e12 or 1T
+    # tokens of the whole run, as 1e12 or 1T; by default until a source of the last stage ends an
+    # epoch
+    tokens: str | None = None
 
     def __post_init__(self) -> None:
         if (self.mixture is None) == (self.checkpoint is None):
             raise ValueError("expected either a mixture's file or --checkpoint")
-        if (self.mixture is None) != (self.tokens is None):
-            raise ValueError(
-                "a mixture's file needs --tokens, those of the whole run; a checkpoint says them"
-            )
+        if self.mixture is None and self.tokens is not None:
+            raise ValueError("--tokens goes with a mixture's file; a checkpoint says them")
 
 
 def cells(forecasted: Forecast) -> list[tuple[Any, ...]]:
@@ -116,7 +117,7 @@ def main(arguments: list[str], prog: str) -> int:
     if config.checkpoint is not None:
         _print_run(config.checkpoint, console)
         return 0
-    return _print_forecast(config.mixture or Path(), config.tokens or 0, console)
+    return _print_forecast(config.mixture or Path(), config.tokens, console)
 
 
 def _print_run(checkpoint: Path, console: Console) -> None:
@@ -128,14 +129,43 @@ def _print_run(checkpoint: Path, console: Console) -> None:
         console.print(f"{name}: {tokens:,} tokens, {tokens / total:.3%} of the run")
 
 
-def _print_forecast(mixture: Path, tokens: str | int, console: Console) -> int:
-    forecasted = forecast(Mixture.load(mixture), tokens=tokens)
+def first_end(mixture: Mixture) -> tuple[int, str]:
+    """Where the first source of the last stage ends an epoch: the tokens of the run, and its name.
+
+    Raises as `forecast`.
+    """
+    sizes = {name: epoch_tokens(opened, "train") for name, opened in mixture.open().items()}
+    stage = mixture.stages[-1]
+    before = forecast(mixture, tokens=stage.begin, sizes=sizes).totals
+    weight_sum = sum(stage.weights.values())
+    ends = {}
+    for name, weight in stage.weights.items():
+        tokens_left = sizes[name] - before[name][0] % sizes[name]
+        ends[name] = stage.begin + tokens_left * weight_sum // weight
+    first = min(ends, key=lambda name: ends[name])
+    return ends[first], first
+
+
+def _print_forecast(path: Path, tokens: str | int | None, console: Console) -> int:
+    mixture = Mixture.load(path)
+    if tokens is None:
+        tokens, source = first_end(mixture)
+        console.print(
+            f"without --tokens, a run of {tokens:,}: until {source}, the first source of the last "
+            "stage to do so, ends an epoch"
+        )
+    forecasted = forecast(mixture, tokens=tokens)
     if not forecasted.tokens:
         raise ValueError(f"--tokens must be more than 0, found {tokens}")
     if forecasted.lines:
         _print_table(HEADS, cells(forecasted), console)
         for name, (source_tokens, epochs) in forecasted.totals.items():
             console.print(f"{name}: {source_tokens:,} tokens, {epochs:.3f} epochs in all")
+            if epochs > MANY_EPOCHS:
+                console.print(
+                    f"warning: {name} is read {epochs:.1f} times, and beyond {MANY_EPOCHS} epochs "
+                    "its text teaches less and less; lower its weight, or give max_epochs"
+                )
     for problem in forecasted.problems:
         console.print(f"error: {problem}")
     return 1 if forecasted.problems else 0

@@ -71,6 +71,7 @@ class Tally:
     inserted: int = 0
     short: int = 0  # documents that fit a row
     broken: int = 0  # of these, those that are whole in no row
+    in_cut: int = 0  # tokens of all documents, short or long, that are whole in no row
 
     def __add__(self, other: "Tally") -> "Tally":
         return Tally(*map(sum, zip(astuple(self), astuple(other), strict=True)))
@@ -101,6 +102,11 @@ class Tally:
     def cut(self) -> float:
         """Of the documents that fit in a row, the share that is whole in none."""
         return self.broken / max(1, self.short)
+
+    @property
+    def tokens_in_cut(self) -> float:
+        """Share of the documents' tokens that are of documents that are whole in no row."""
+        return self.in_cut / self.tokens
 
     def shares(self) -> tuple[float, ...]:
         """The shares that tables show, in the order of report_text.MEASURES."""
@@ -157,6 +163,7 @@ def _of_documents(plan: RowPlan, lengths: np.ndarray) -> Tally:
     document_length = lengths[document]  # of each piece
     is_short = document_length <= plan.row_len
     is_cut = is_short & (plan.length[is_kept] < document_length)
+    is_whole = plan.length[is_kept] == document_length
     return Tally(
         tokens=int(lengths.sum()),
         kept=int(plan.length[is_kept].sum()),
@@ -168,6 +175,7 @@ def _of_documents(plan: RowPlan, lengths: np.ndarray) -> Tally:
         inserted=int(plan.bos[first_pieces].sum()),
         short=int((lengths <= plan.row_len).sum()),
         broken=len(np.unique(document[is_cut])),
+        in_cut=int(lengths.sum() - lengths[np.unique(document[is_whole])].sum()),
     )
 
 
@@ -195,7 +203,8 @@ def _cut(lengths: np.ndarray, starts: np.ndarray, row_len: int, shared: int = 0)
     first_row_with_end = np.searchsorted(starts, ends - row_len, side="left")
     first_row_after_begin = np.searchsorted(starts, begins, side="right")
     is_short = lengths <= row_len
-    is_broken = is_short & (first_row_with_end >= first_row_after_begin)
+    is_cut = first_row_with_end >= first_row_after_begin
+    is_broken = is_short & is_cut
     return Tally(
         tokens=int(ends[-1]),
         kept=kept,
@@ -206,6 +215,7 @@ def _cut(lengths: np.ndarray, starts: np.ndarray, row_len: int, shared: int = 0)
         at_start=int(on_bos.sum()),
         short=int(is_short.sum()),
         broken=int(is_broken.sum()),
+        in_cut=int(lengths[is_cut].sum()),
     )
 
 
@@ -239,4 +249,5 @@ def _settled(lengths: np.ndarray, row_len: int) -> Tally:
         at_start=rows,
         short=int(is_short.sum()),
         broken=int((is_short & (taken < length)).sum()),
+        in_cut=int(length[taken < length].sum()),
     )

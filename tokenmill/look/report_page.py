@@ -82,6 +82,7 @@ class Findings:
                 (tally.begin, "of the rows begin with a document"),
                 (tally.begin_inserted, "of the rows begin with an inserted BOS"),
                 (tally.cut, "of the short documents cut"),
+                (tally.tokens_in_cut, "of the tokens are in documents that are cut"),
             ]
         return [(_tile(share), words) for share, words in shares]
 
@@ -233,7 +234,7 @@ def render(findings: Findings, seq_len: int) -> str:
         seq_len=seq_len,
         specimen=findings.specimen,
         shown=SHOWN,
-        packings=report_rows.drawn_packings(findings.specimen),
+        packings=report_rows.drawn_packings(findings.specimen, tallies[seq_len]),
         charts=_charts(bins, loss, seq_len),
         lengths_in_words=findings.lengths_in_words,
         bins=list(zip(ranges, bins, strict=True)),

@@ -8,12 +8,14 @@ it. The documents of a chat set have their loss mask, too.
 
 import base64
 import functools
+from collections.abc import Mapping
 from itertools import chain
 
 import numpy as np
 
 from tokenmill.feed.pieces import Piece
 from tokenmill.look.documents import SourceLocator
+from tokenmill.look.packing_stats import Tally
 from tokenmill.look.sample_rows import SamplePiece, Specimen
 from tokenmill.store.token_sets import TokenSet
 from tokenmill.tokenize.tokenizer import Tokenizer
@@ -66,8 +68,8 @@ def stripes(in_loss: np.ndarray) -> list[tuple[float, float]]:
     return drawn
 
 
-def drawn_packings(specimen: Specimen) -> list[dict]:
-    """The rows of every packing, for the template."""
+def drawn_packings(specimen: Specimen, tallies: Mapping[str, Tally]) -> list[dict]:
+    """The rows of every packing, for the template; `tallies` are of all documents."""
     packings = []
     for name, rows in specimen.rows.items():
         drawn = []
@@ -76,7 +78,7 @@ def drawn_packings(specimen: Specimen) -> list[dict]:
         packings.append(
             {
                 "name": name,
-                "caption": _caption(rows, specimen),
+                "caption": _caption(rows, specimen, tallies[name]),
                 "rows": drawn,
                 "dropped": _drawn_dropped(rows, specimen),
             }
@@ -98,7 +100,7 @@ def _dropped(part: SamplePiece, specimen: Specimen) -> int:
     return int(specimen.lengths[part.document]) - part.start - part.length
 
 
-def _caption(rows: list[list[SamplePiece]], specimen: Specimen) -> str:
+def _caption(rows: list[list[SamplePiece]], specimen: Specimen, tally: Tally) -> str:
     """What the rows of a packing have, in a line."""
     parts = list(chain.from_iterable(rows))
     inside = [row[0] for row in rows if row[0].start > 0]
@@ -118,7 +120,7 @@ def _caption(rows: list[list[SamplePiece]], specimen: Specimen) -> str:
         words.append(f"{len(cropped)} {documents} are cropped, {dropped:,} tokens are dropped")
     if share:
         what = "padding" if specimen.is_chat else "filler"
-        words.append(f"{share:.1%} {what}")
+        words.append(f"{share:.1%} {what} (of all rows {tally.filler:.2%})")
     return ", ".join(words)
 
 

@@ -4,6 +4,7 @@
     tokenmill show data/tokens/NAME --step 12345 --batch-size 32 --world-size 8 --seq-len 2048
     tokenmill show data/tokens/NAME --step 12345 --checkpoint ckpt.pt
     tokenmill show mixture.toml --document web/7 --checkpoint ckpt.pt
+    tokenmill show data/tokens/NAME --where "id = 'a7'" --seq-len 2048
 
 Rows, batches and steps are counted from 0, from the beginning of training. Each bar is a row. Each
 span of letters in one color is a document, or the part of it that is in this row; lowercase letters
@@ -30,7 +31,7 @@ from rich.console import Console
 from tokenmill.feed.config import LoaderConfig, PackingName
 from tokenmill.look.checkpoint_files import position_of
 from tokenmill.look.metadata_table import metadata_table
-from tokenmill.look.show_document import show_document
+from tokenmill.look.show_document import find_where, show_document
 from tokenmill.look.steps import RunRows, ShownRow
 from tokenmill.look.terminal import RowPrinter
 from tokenmill.messages import counted, redact
@@ -48,9 +49,9 @@ OF_RUN = (
     "shuffle",
     "seed",
 )
-ASKED = ("row", "document", "batch", "step")
+ASKED = ("row", "document", "where", "batch", "step")
 IDLE = {  # beside others of these, a flag would do nothing
-    "epoch": ("document",),
+    "epoch": ("document", "where"),
     "rank": ("batch",),
     "columns": ("row", "batch", "step"),
 }
@@ -66,6 +67,8 @@ class Show:
     row: str | None = None
     # a document of the split, from 0 (source/... in a mixture), and which rows have it
     document: str | None = None
+    # the document for which this rule of views is true, as "id = 'a7'", and which rows have it
+    where: str | None = None
     batch: int | None = None  # what one rank got at this call, from 0
     step: int | None = None  # what all ranks got at this call, from 0
     # a checkpoint of the run, which says all settings: its file, or DCP's folder
@@ -95,8 +98,8 @@ class Show:
         if len(asked) != 1:
             flags = ", ".join(map(_flag, asked)) or "none"
             raise ValueError(
-                f"expected one of --row, --document, --batch and --step, found {flags}; --row 0 is "
-                "the first row"
+                f"expected one of --row, --document, --where, --batch and --step, found {flags}; "
+                "--row 0 is the first row"
             )
         for name, of in IDLE.items():
             if getattr(self, name) is not None and asked[0] not in of:
@@ -190,6 +193,9 @@ def show(config: Show, console: Console) -> None:
     if config.document is not None:
         name, _, number = config.document.rpartition("/")
         show_document(run, _source(run, name), int(number), config.epoch or 0, printer)
+        return
+    if config.where is not None:
+        show_document(run, *find_where(run, config.where), config.epoch or 0, printer)
         return
     with console.status("counting the rows that come before"):
         rows, leg = _rows(config, run)

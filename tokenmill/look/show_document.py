@@ -1,5 +1,7 @@
 """`show --document`: one document, what is known of it, and which rows of an epoch have it."""
 
+import numpy as np
+
 from tokenmill.feed.pieces import pieces_of
 from tokenmill.look.documents import SourceLocator
 from tokenmill.look.steps import RunRows
@@ -9,6 +11,7 @@ from tokenmill.store.shards import ShardEntry
 from tokenmill.store.token_sets import TokenSet
 
 MOST_ROWS = 20  # that are listed
+FEW = 3  # documents that a message names
 
 
 def show_document(run: RunRows, source: str, number: int, epoch: int, printer: RowPrinter) -> None:
@@ -37,6 +40,33 @@ def show_document(run: RunRows, source: str, number: int, epoch: int, printer: R
         note = " (only a copy, as filler)" if row.filler else ""
         printer.print(f"  {row.place}{note}")
     printer.print("  and more" if len(rows) > MOST_ROWS else "")
+
+
+def find_where(run: RunRows, where: str) -> tuple[str, int]:
+    """The source of the one document for which a rule is true, and its number in the split.
+
+    ValueError if there is none, or there are several.
+    """
+    from tokenmill.views.documents import KNOWN, DocumentTables  # and DuckDB
+    from tokenmill.views.rule import Evaluator, Rule
+
+    places: list[tuple[str, int]] = []
+    for source, token_set in run.sets.items():
+        tables = DocumentTables(token_set)
+        evaluator = Evaluator(Rule(where=where), [*KNOWN, *tables.columns])
+        first = 0
+        for _, rows in tables.batches(evaluator.columns, token_set.split(run.order.split)):
+            times = evaluator.times(rows, token_set.display_name)
+            places += [(source, first + number) for number in np.flatnonzero(times).tolist()]
+            first += len(rows)
+    if len(places) == 1:
+        return places[0]
+    documents = counted(len(places), "document")
+    hint = "the other split may have it (--split)"
+    if places:
+        numbers = [f"{source}/{number}".lstrip("/") for source, number in places[:FEW]]
+        hint = "show one by --document, as " + " or ".join(numbers)
+    raise ValueError(f"--where {where}: {documents} of split {run.order.split!r}; {hint}")
 
 
 def find_document(number: int, token_set: TokenSet, split: str) -> tuple[ShardEntry, int]:

@@ -121,18 +121,21 @@ class RowPrinter:
         if in_loss is not None:
             targets = int(in_loss.sum())
             span += f", {targets:,} tokens are in the loss"
+        identity = self.locator(piece).kept_id(shard.entry, piece.document)
+        named = "" if identity is None else f"id {identity}, "
         return (
-            f"{piece.length:,} of {document_length:,} tokens, {span}: document "
+            f"{piece.length:,} of {document_length:,} tokens, {span}: {named}document "
             f"{piece.document:,} of shard {shard.entry.name}, {self._source(piece)}"
         )
 
 
 def bar(pieces: list[Piece], width: int) -> Text:
-    """A row as letters; the width of each piece is its share of the tokens."""
+    """A row as letters; the width of each piece is about its share of the tokens."""
     text = Text()
     ends = np.cumsum([piece.length + piece.bos for piece in pieces])
-    columns = np.round(np.concatenate([[0], ends]) / ends[-1] * width).astype(int)
-    for index, (piece, count) in enumerate(zip(pieces, np.diff(columns), strict=True)):
+    room = max(0, width - len(pieces))  # as each has a letter at least
+    columns = np.round(np.concatenate([[0], ends]) / ends[-1] * room).astype(int)
+    for index, (piece, count) in enumerate(zip(pieces, 1 + np.diff(columns), strict=True)):
         letter = LETTERS[index % len(LETTERS)]
         colour = COLOURS[index % len(COLOURS)]
         if piece.filler:

@@ -7,6 +7,7 @@ Comes in: a PrepareConfig. Goes out: a token set's folder, or which units failed
     input_files       lists the files to read; fetching: fetches the hub's ahead of the workers
     choose_tokenizer  finds or trains the tokenizer
     destination       where a set is made: a folder or an address
+    remembered        the command that made a set, kept beside it
     estimate          says what is ahead: files to fetch, text to tokenize, space on disks
     made              says whether a unit is made; make: makes it, in a worker
     column_types      the type of each column that is kept, one in the whole set

@@ -4,7 +4,9 @@ find_tokenizer(config, files, asked, say)      gpt2, a tokenizer.json, a model o
                                                train:N, trained once and kept
 """
 
+import contextlib
 import random
+import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
 from itertools import islice
@@ -15,8 +17,10 @@ from tokenmill.addresses import has_scheme
 from tokenmill.chat.conversations import texts_of_row
 from tokenmill.chat.find_rule import find_chat_rule, with_rule
 from tokenmill.chat.renderer import Renderer
+from tokenmill.messages import in_bytes
 from tokenmill.prepare.config import PrepareConfig
 from tokenmill.prepare.fetching import fetch_files
+from tokenmill.prepare.progress import LINE_SECONDS
 from tokenmill.text.documents import DocumentBatch, read_unit
 from tokenmill.text.formats import ReadOptions
 from tokenmill.text.plan import plan, shard_size
@@ -42,7 +46,8 @@ def find_tokenizer(
     none.
     """
     if config.train_size is None:
-        tokenizer = load_any(config.tokenizer_name, config.bos_token)
+        is_added = config.bos_token in config.added_tokens
+        tokenizer = load_any(config.tokenizer_name, None if is_added else config.bos_token)
         if tokenizer.unknown:
             say(
                 f"warning: tokenizer {tokenizer.name} has no token for some characters, as "
@@ -53,7 +58,10 @@ def find_tokenizer(
         trained = _trained(config, config.train_size, files, asked, say)
         if trained is None:
             return None
-        tokenizer = trained.with_ends(config.bos_token)
+        tokenizer = trained
+    if config.added_tokens:
+        tokenizer = tokenizer.with_added(config.added_tokens)
+    tokenizer = tokenizer.with_ends(config.bos_token)
     if config.chat is None:
         return tokenizer.with_ends(eot_token=config.eot_token)
     by_default = ", by default" if config.tokenizer is None else ""
@@ -115,12 +123,44 @@ def _require_no_parts(path: Path, part_of: tuple[int, int]) -> None:
 
 def _train(texts: Iterator[str], size: int, path: Path, say: Say) -> Tokenizer:
     started = time.monotonic()
-    tokenizer = train_tokenizer(texts, size, f"bpe{size}")
+    read = 0
+
+    def read_texts() -> Iterator[str]:
+        nonlocal read
+        for text in texts:
+            read += len(text)
+            yield text
+        say(f"all {in_bytes(read)} of text is read; pairs of tokens are merged last, silently")
+
+    def say_progress() -> None:
+        seconds = time.monotonic() - started
+        say(f"training for {seconds:.0f} s: {in_bytes(read)} of text is read")
+
+    with _saying(say_progress):
+        tokenizer = train_tokenizer(read_texts(), size, f"bpe{size}")
     path.parent.mkdir(parents=True, exist_ok=True)
     tokenizer.save(path)
     seconds = time.monotonic() - started
     say(f"trained in {seconds:.0f} s: {path}")
     return tokenizer
+
+
+@contextlib.contextmanager
+def _saying(say_progress: Callable[[], None]) -> Iterator[None]:
+    """Calls the function every few seconds, in a thread."""
+    is_done = threading.Event()
+
+    def run() -> None:
+        while not is_done.wait(LINE_SECONDS):
+            say_progress()
+
+    thread = threading.Thread(target=run, daemon=True)
+    thread.start()
+    try:
+        yield
+    finally:
+        is_done.set()
+        thread.join()
 
 
 def training_texts(

@@ -1,5 +1,6 @@
 """`tokenmill prepare`: parses, prepares, and prints a summary, the token set's path last."""
 
+import argparse
 import difflib
 import os
 import re
@@ -18,6 +19,7 @@ from tokenmill.messages import counted, in_bytes, sanitize
 from tokenmill.prepare.config import PRESETS, PreparationError, PrepareConfig
 from tokenmill.prepare.failures import Failure
 from tokenmill.prepare.made import left_out_sentences
+from tokenmill.prepare.remembered import command_of, command_path, flags_of, sets_named
 from tokenmill.prepare.run import prepare
 from tokenmill.remote.token_set import open_set
 from tokenmill.store.columns import TARGETS
@@ -73,10 +75,18 @@ def _parse(arguments: list[str], prog: str, presets: Presets) -> PrepareConfig:
     name = None
     if arguments and not arguments[0].startswith("-"):
         name, *arguments = arguments
-        _require_preset(name, presets)
-    flags = [argument.partition("=")[0].replace("_", "-") for argument in arguments]
+    flags = _names_of(arguments)
     if flags.count("--source") > 1:
         _exit("--source is there twice; give all sources behind one --source")
+    if name is not None and name not in presets and command_path(Path(name)).is_file():
+        folder = Path(name)
+        name = None
+        arguments = [*_made_by(folder), *arguments]
+    elif name is None and "--name" in flags and "--source" not in flags:
+        arguments = [*_made_by(_named_set(arguments)), *arguments]
+    elif name is not None:
+        _require_preset(name, presets)
+    flags = _names_of(arguments)
     first = next(iter(presets))
     defaults: dict[str, Any] = {}
     if name or not {"--source", "--help", "-h"}.intersection(flags):
@@ -92,6 +102,34 @@ def _parse(arguments: list[str], prog: str, presets: Presets) -> PrepareConfig:
         description=f"{DESCRIPTION}\n\nYou may name a preset before the flags:\n{_listed(presets)}",
         **defaults,
     )
+
+
+def _names_of(arguments: list[str]) -> list[str]:
+    return [argument.partition("=")[0].replace("_", "-") for argument in arguments]
+
+
+def _made_by(folder: Path) -> list[str]:
+    """The flags that made a set, and where it is."""
+    _, _, *flags = shlex.split(command_of(folder))
+    return [*flags, "--tokens-root", str(folder.parent)]
+
+
+def _named_set(arguments: list[str]) -> Path:
+    """The folder of the set that --name names, and that says how it was made."""
+    parser = argparse.ArgumentParser(add_help=False, allow_abbrev=False)
+    parser.add_argument("--name")
+    parser.add_argument("--tokens-root", "--tokens_root", default=PrepareConfig.tokens_root)
+    asked, _ = parser.parse_known_args(arguments)
+    sets = sets_named(Path(asked.tokens_root), asked.name)
+    if not sets:
+        _exit(
+            f"no set {asked.name!r} in {asked.tokens_root} says how it was made; name its text by "
+            "--source, or a preset before the flags"
+        )
+    if len(sets) > 1:
+        names = " or ".join(map(str, sets))
+        _exit(f"{len(sets)} sets are called {asked.name!r}; name the folder of one, {names}")
+    return sets[0]
 
 
 def _require_preset(name: str, presets: Presets) -> None:
@@ -112,13 +150,7 @@ def _listed(presets: Presets) -> str:
     """Each preset on a line; the first one is what runs if nothing is named."""
     lines = []
     for name, preset in presets.items():
-        flags = ""
-        for key, value in vars(preset).items():
-            if key == "source":
-                flags += f" --source {shlex.join(value)}"
-            elif value != getattr(PrepareConfig, key):
-                flags += f" --{key.replace('_', '-')} {value}"
-        lines.append(f"  {name}:{flags}\n")
+        lines.append(f"  {name}: {shlex.join(flags_of(preset))}\n")
     first = next(iter(presets))
     lines.append(
         f"\nA preset names its own source. Without a preset and --source, {first} is prepared."

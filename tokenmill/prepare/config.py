@@ -24,7 +24,8 @@ from tokenmill.tokenize.engine import EngineName
 
 FEW_NAMES = 3  # of sources, that make the name of the data set
 ESCAPES = {"n": "\n", "r": "\r", "t": "\t", "\\": "\\"}
-TEXTS = ("tokenizer", "bos_token", "val_file", "chat", "raw_dir")  # that may be paths, not empty
+# that may be paths, not empty
+TEXTS = ("tokenizer", "bos_token", "add_tokens", "val_file", "chat", "raw_dir")
 ALL_TEXTS: tuple[str, ...] = (
     *TEXTS,
     "eot_token",
@@ -66,6 +67,9 @@ class PrepareConfig:
     tokenizer: str | None = None
     # the special token that begins a document, if it is not clear which one does
     bos_token: str | None = None
+    # special tokens to add after the tokenizer's last id, as '<|user|>,<|end|>', which a chat
+    # template of your own writes
+    add_tokens: str | None = None
     eot_token: str | None = None  # a special token that ends documents too; BOS still begins them
     # the source has conversations: nanochat, chatml, or a tokenizer_config.json or .jinja file with
     # a Hugging Face chat template
@@ -140,6 +144,7 @@ class PrepareConfig:
                 f"name must be of letters, digits, '.', '_' and '-', not {self.dataset!r}; give "
                 "--name"
             )
+        _require_names("--add-tokens must be tokens", self.added_tokens, self.add_tokens)
         self._require_columns()
 
     def _set(self, field: str, value: Any) -> None:
@@ -189,10 +194,7 @@ class PrepareConfig:
 
     def _require_columns(self) -> None:
         columns = self.options.kept
-        if "" in columns or len(set(columns)) < len(columns):
-            raise ValueError(
-                f"--keep-columns must be names, separated by commas, not {self.keep_columns!r}"
-            )
+        _require_names("--keep-columns must be names", columns, self.keep_columns)
         for first, second in combinations(columns, 2):
             if _may_be_one(first, second):
                 raise ValueError(
@@ -262,6 +264,12 @@ class PrepareConfig:
         return int(size)
 
     @property
+    def added_tokens(self) -> list[str]:
+        """The special tokens to add."""
+        names = (self.add_tokens or "").split(",")
+        return [name.strip() for name in names if self.add_tokens]
+
+    @property
     def options(self) -> ReadOptions:
         """How documents are read."""
         separator = self.document_separator
@@ -293,6 +301,11 @@ def _may_be_one(first: str, second: str) -> bool:
     return is_within or (paths[0][0] == paths[1][0] and len(heads) == 2)
 
 
+def _require_names(expected: str, names: list[str], value: str | None) -> None:
+    if "" in names or len(set(names)) < len(names):
+        raise ValueError(f"{expected}, separated by commas, not {value!r}")
+
+
 FINEWEB = PrepareConfig(
     source="karpathy/fineweb-edu-100b-shuffle", num_shards=46, val_file="shard_00045.parquet"
 )
@@ -317,4 +330,5 @@ class PreparationError(Exception):
         others_done = "" if stops_all else ", all others are done"
         super().__init__(f"{len(failures)} failed{others_done}: {reasons}")
         self.failures = failures
+        self.is_refusal = any(failure.is_refusal for failure in failures)
         self.folder = folder

@@ -8,6 +8,7 @@ the same bytes.
 
 import contextlib
 import re
+import shutil
 import tempfile
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -17,9 +18,16 @@ from typing import Any
 
 from tokenmill.addresses import has_scheme, joined
 from tokenmill.messages import redact
+from tokenmill.prepare.remembered import command_of, command_path
 from tokenmill.remote.files import read, require_writable, sizes, write
 from tokenmill.remote.push import push_rest, push_shard
-from tokenmill.store.files import parse_json, read_json, remove_temporary_files, write_file
+from tokenmill.store.files import (
+    parse_json,
+    read_json,
+    remove_temporary_files,
+    write_changed,
+    write_file,
+)
 from tokenmill.store.names import is_plain
 from tokenmill.store.shards import finished_record, shard_path, sources_of
 from tokenmill.store.token_sets import SMALL_FILES, TokenSet, write_token_bytes
@@ -68,8 +76,13 @@ class Destination:
             address = joined(root, name)
             yield cls(Path(folder) / name, redact(address), address)
 
-    def begin(self, tokenizer: Tokenizer) -> None:
-        """Makes the folder, without what killed runs left in it.
+    @property
+    def command(self) -> str:
+        """The command that made the set; "" if it is not known, as of a set at an address."""
+        return command_of(self.folder)
+
+    def begin(self, tokenizer: Tokenizer, command: str) -> None:
+        """Makes the folder, without what killed runs left in it, and keeps the command beside it.
 
         Sends small files first: a missing bucket is found.
         """
@@ -77,11 +90,21 @@ class Destination:
         for folder in folders:
             folder.mkdir(parents=True, exist_ok=True)
             remove_temporary_files(folder)
+        write_changed(command_path(self.folder), f"{command}\n".encode())
         tokenizer.save(self.folder / "tokenizer.json")
         write_token_bytes(self.folder, tokenizer.token_bytes())
         if self.address is not None:
             for name in SMALL_FILES:
                 write(self.address, name, self.folder / name)
+
+    def has_records(self) -> bool:
+        """Whether any shard is made."""
+        return any(self.folder.glob("shards/*.json"))
+
+    def remove(self) -> None:
+        """Removes the folder, which a refusal would leave unfinished; not what is at an address."""
+        shutil.rmtree(self.folder)
+        command_path(self.folder).unlink()
 
     def record(self, name: str, is_whole: bool = True) -> dict[str, Any] | None:
         """The record of a shard; None if there is none, or, if that matters, files are missing."""

@@ -18,13 +18,14 @@ class Failure(NamedTuple):
     reason: str
     traceback: str = ""
     is_for_all: bool = False  # every other task would fail for it too: a full disk
+    is_refusal: bool = False  # of the settings: a ForAllError
 
 
 def failure_of(task: Any, error: BaseException) -> Failure:
     """The Failure for an error: its message; and a traceback unless the user can do something."""
     is_full = isinstance(error, OSError) and error.errno in FULL
-    is_for_all = is_full or isinstance(error, ForAllError)
+    is_refusal = isinstance(error, ForAllError)
     named = f"{type(error).__name__}: {error}"
     if isinstance(error, ValueError | OSError | MemoryError):
-        return Failure(task, str(error) or named, "", is_for_all)
-    return Failure(task, named, "".join(traceback.format_exception(error)), is_for_all)
+        return Failure(task, str(error) or named, "", is_full or is_refusal, is_refusal)
+    return Failure(task, named, "".join(traceback.format_exception(error)), is_full)

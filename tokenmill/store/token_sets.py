@@ -159,6 +159,13 @@ class TokenSet:
         one_of("split", split, SPLITS)
         return [entry for entry in self.entries if entry.split == split]
 
+    def __repr__(self) -> str:
+        documents = counted(self.manifest["documents"], "document")
+        tokens = counted(self.manifest["tokens"], "token")
+        view = "" if self.view is None else f", view {self.view.name}"
+        name = self.tokenizer["name"]
+        return f"<TokenSet {self.display_name}: {documents}, {tokens}, tokenizer {name}{view}>"
+
     @property
     def display_name(self) -> str:
         """Its folder or address, to be shown."""

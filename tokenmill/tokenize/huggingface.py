@@ -16,9 +16,9 @@ import os
 import unicodedata
 from collections import Counter
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import chain, islice
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Self
 
 import numpy as np
 
@@ -89,6 +89,23 @@ class HuggingFace(Tokenizer):
         digest = _digest_of_code_points(tokenizer.encoding_of_texts)
         object.__setattr__(tokenizer, "code_points", digest)
         return tokenizer  # itself, as it has loaded the library's
+
+    def with_added(self, tokens: Sequence[str]) -> Self:
+        """As `Tokenizer.with_added`; ValueError too if the library numbers them otherwise."""
+        numbered = super().with_added(tokens)
+        added = list(self.parts.get("added_tokens") or [])
+        for token in tokens:
+            added.append(added_token(numbered.special_tokens[token], token, special=True))
+        more = replace(numbered, parts=self.parts | {"added_tokens": added})
+        for token in tokens:
+            id = more.special_tokens[token]
+            library_id = more.decoding.token_to_id(token)
+            if library_id != id:
+                raise ValueError(
+                    f"{self.name}: {token} would get id {id:,}, but {library_id:,} in the library, "
+                    "as ids are left out before; add it to the tokenizer.json by transformers"
+                )
+        return more
 
     @cached_property
     def added(self) -> list[dict]:

@@ -83,6 +83,21 @@ class Tokenizer:
             self, bos_token=bos_token or self.bos_token, eot_token=eot_token or self.eot_token
         )
 
+    def with_added(self, tokens: Sequence[str]) -> Self:
+        """The tokenizer with more special tokens, which get the ids after its last one.
+
+        ValueError for one that it has already.
+        """
+        there = set(self.tokens.values())
+        for token in tokens:
+            if token.encode() in there:
+                raise ValueError(
+                    f"{self.name}: {token} cannot be added, as it is a token already; leave it "
+                    "out, or take another name"
+                )
+        ids = {token: self.vocab_size + number for number, token in enumerate(tokens)}
+        return replace(self, special_tokens=self.special_tokens | ids)
+
     @property
     def bos_id(self) -> int:
         return self.special_tokens[self.bos_token]

@@ -1,0 +1,65 @@
+"""The command that made a set, kept beside its folder, so that the set is continued by its name.
+
+    data/tokens/web-gpt2-1bd489c3/            the set
+    data/tokens/.web-gpt2-1bd489c3.command    tokenmill prepare --source web --name web
+
+It is no part of the set, as it names paths of this machine. A set at an address has none.
+"""
+
+import shlex
+from dataclasses import replace
+from pathlib import Path
+
+from tokenmill.messages import redact
+from tokenmill.prepare.config import PrepareConfig
+
+SUFFIX = ".command"
+
+
+def command_path(folder: Path) -> Path:
+    """Where the command that made the set in a folder is kept."""
+    return folder.with_name(f".{folder.name}{SUFFIX}")
+
+
+def command_of(folder: Path) -> str:
+    """The command that made the set in a folder; "" if it is not known."""
+    path = command_path(folder)
+    return path.read_text().strip() if path.is_file() else ""
+
+
+def sets_named(root: Path, name: str) -> list[Path]:
+    """The folders of the sets of a data set whose commands are kept."""
+    folders = []
+    for path in sorted(root.glob(f".*{SUFFIX}")):
+        folder = path.with_name(path.name[1:].removesuffix(SUFFIX))
+        if f" --name {name} " in f"{command_of(folder)} ":
+            folders.append(folder)
+    return folders
+
+
+def command_for(config: PrepareConfig) -> str:
+    """What makes the same set, wherever it is, however many workers there are."""
+    same_set = replace(
+        config,
+        name=config.dataset,
+        tokens_root=PrepareConfig.tokens_root,
+        workers=PrepareConfig.workers,
+        cluster=None,
+        part=None,
+        dry_run=False,
+    )
+    return redact(shlex.join(["tokenmill", "prepare", *flags_of(same_set)]))
+
+
+def flags_of(config: PrepareConfig) -> list[str]:
+    """The flags that differ from their defaults, as `tokenmill prepare` takes them."""
+    flags = ["--source", *config.source]
+    for field, value in vars(config).items():
+        flag = field.replace("_", "-")
+        if field == "source" or value == getattr(PrepareConfig, field):
+            continue
+        if isinstance(value, bool):
+            flags.append(f"--{flag}" if value else f"--no-{flag}")
+        else:
+            flags += [f"--{flag}", str(value)]
+    return flags
