@@ -61,6 +61,10 @@ def text_of(name: str, value: Any) -> str:
     text = os.fspath(value) if isinstance(value, str | os.PathLike) else value
     if not isinstance(text, str):
         raise ValueError(f"{name} must be a text, not {reprlib.repr(value)}")
+    try:
+        os.fsencode(text)
+    except UnicodeEncodeError as error:
+        raise ValueError(f"{name} must be a text that UTF-8 has, not {value!a}") from error
     return text
 
 

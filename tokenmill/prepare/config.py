@@ -136,7 +136,7 @@ class PrepareConfig:
             )
         for field, smallest in SMALLEST.items():
             value = getattr(self, field)
-            if value is not None:
+            if value is not None or getattr(PrepareConfig, field) is not None:
                 self._set(field, whole_number(field, value, smallest))
         self._require_part()
         if not re.fullmatch(r"\w[\w.-]*", self.dataset):
