@@ -307,7 +307,7 @@ def test_what_is_run_elsewhere_is_still_in_the_docs():
 
 
 def test_the_demo_draws_and_decodes_a_batch(demo):
-    (folder,) = (demo / "data" / "tokens").iterdir()
+    (folder,) = (demo / "data" / "tokens").glob("[!.]*")
     flags = ["--batch", "0", "--batch-size", "3", "--world-size", "1", "--seq-len", "512"]
     shown = run([sys.executable, "-m", "tokenmill", "show", folder, *flags], demo)
     assert len(re.findall(r"^row 0:0:\d, rank 0  A+", shown, re.MULTILINE)) == 3

@@ -140,7 +140,7 @@ def test_an_ordinary_token_is_no_special_token_of_a_template():
         "nfc", json.loads(theirs.to_str()), {"<s>": theirs.token_to_id("<s>")}, "<s>"
     )
     with pytest.raises(
-        ValueError, match=r"nfc: <\|im_start\|> is an ordinary token; make it special"
+        ValueError, match=r"nfc: <\|im_start\|> cannot be added, as it is a token already"
     ):
         with_rule(ordinary, ChatRule.named("chatml", "all"))
 

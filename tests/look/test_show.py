@@ -684,7 +684,7 @@ REFUSED = [
         "--document must be a number from 0, or web/7 in a mixture, not 'web'",
     ),
     ("{web} --document 3 --seq-len 16 --epoch -1", "epoch"),
-    ("{web} --row 3 --seq-len 16 --epoch 1", "--epoch is for --document, not --row"),
+    ("{web} --row 3 --seq-len 16 --epoch 1", "--epoch is for --document, --where, not --row"),
     ("{web} --row 3 --seq-len 16 --rank 0", "--rank is for --batch, not --row"),
     ("{web} --document 3 --seq-len 16 --columns all", "--columns is for --row, --batch, --step"),
     (

@@ -117,11 +117,12 @@ class SourceLocator:
         return None if ids is None else ids[document].as_py()
 
     def _read_ids(self, entry: ShardEntry) -> "pa.ChunkedArray | None":
-        if ID not in self._record(entry).get("metadata", {}):
+        if META.suffix not in self._record(entry):
             return None
         from tokenmill.store.tables import metadata_of  # and pyarrow
 
-        return metadata_of(self._token_set, entry, [ID]).column(ID)
+        table = metadata_of(self._token_set, entry, [ID])
+        return table.column(ID) if table.column_names else None
 
     def _read_metadata(self, entry: ShardEntry) -> "pa.Table | None":
         """The metadata of a shard's documents, a row each; None if none was kept."""

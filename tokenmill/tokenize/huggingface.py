@@ -91,21 +91,12 @@ class HuggingFace(Tokenizer):
         return tokenizer  # itself, as it has loaded the library's
 
     def with_added(self, tokens: Sequence[str]) -> Self:
-        """As `Tokenizer.with_added`; ValueError too if the library numbers them otherwise."""
+        """As `Tokenizer.with_added`, in its parts too."""
         numbered = super().with_added(tokens)
         added = list(self.parts.get("added_tokens") or [])
         for token in tokens:
             added.append(added_token(numbered.special_tokens[token], token, special=True))
-        more = replace(numbered, parts=self.parts | {"added_tokens": added})
-        for token in tokens:
-            id = more.special_tokens[token]
-            library_id = more.decoding.token_to_id(token)
-            if library_id != id:
-                raise ValueError(
-                    f"{self.name}: {token} would get id {id:,}, but {library_id:,} in the library, "
-                    "as ids are left out before; add it to the tokenizer.json by transformers"
-                )
-        return more
+        return replace(numbered, parts=self.parts | {"added_tokens": added})
 
     @cached_property
     def added(self) -> list[dict]:
@@ -233,9 +224,24 @@ class HuggingFace(Tokenizer):
         numbers = np.asarray(ids).tolist()
         for id in set(numbers) - self.tokens.keys():
             self.token(id)
+        texts = []
+        first = 0
+        for place, id in enumerate(numbers):
+            if id in self._renumbered:
+                texts += [self._decoded(numbers[first:place]), self._renumbered[id]]
+                first = place + 1
+        return "".join([*texts, self._decoded(numbers[first:])])
+
+    def _decoded(self, ids: list[int]) -> str:
         with naming_the_library(self.library, self.name):
-            text: str = self.decoding.decode(numbers, skip_special_tokens=False)
+            text: str = self.decoding.decode(ids, skip_special_tokens=False)
         return text
+
+    @cached_property
+    def _renumbered(self) -> dict[int, str]:
+        """Added tokens that the library numbers otherwise, as ids before them are left out."""
+        to_id = self.decoding.token_to_id
+        return {id: token for token, id in self.special_tokens.items() if to_id(token) != id}
 
     @cached_property
     def tokens(self) -> dict[int, bytes]:

@@ -93,7 +93,7 @@ class Tokenizer:
             if token.encode() in there:
                 raise ValueError(
                     f"{self.name}: {token} cannot be added, as it is a token already; leave it "
-                    "out, or take another name"
+                    "out, make it special in its tokenizer.json, or take another name"
                 )
         ids = {token: self.vocab_size + number for number, token in enumerate(tokens)}
         return replace(self, special_tokens=self.special_tokens | ids)
