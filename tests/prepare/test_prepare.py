@@ -4,6 +4,7 @@ import json
 import os
 import re
 import shlex
+import shutil
 import signal
 import subprocess
 import sys
@@ -103,9 +104,29 @@ def test_a_set_that_is_named_alone_is_prepared_as_it_was_made(source, tokenizer_
     refused = run_prepare(folder, "--text-column", "body", cwd=tmp_path, check=False)
     assert "text_column was 'text', is 'body'" in refused.stderr
     command = shlex.join(["tokenmill", "prepare", *map(str, flags)])
-    parts = refused.stderr.split("the command that made it: tokenmill prepare ")
+    parts = refused.stderr.split(f"the command that made it: cd {tmp_path} && tokenmill prepare ")
     assert sorted(parts[1].split()) == sorted(command.split()[2:])
     assert run_prepare("--name", "yours", cwd=tmp_path, check=False).returncode == 2
+    (tmp_path / "below").mkdir()
+    elsewhere = run_prepare(tmp_path / folder, cwd=tmp_path / "below", check=False)
+    assert f"run it there: cd {tmp_path} && tokenmill prepare {tmp_path / folder}" in (
+        elsewhere.stderr
+    )
+    shutil.rmtree(tmp_path / folder)
+    gone = run_prepare("--name", "mine", cwd=tmp_path, check=False)
+    assert "no set 'mine' in data/tokens says how it was made" in gone.stderr
+
+
+def test_a_remembered_command_keeps_every_character(tmp_path, tokenizer_json):
+    (tmp_path / "text").mkdir()
+    flags = ("--source", "text", "--name", "mine", "--tokenizer", tokenizer_json)
+    flags += ("--document-separator", "\r\n\r\n", "--val-file", "b.txt")
+    for name, text in (("a.txt", b"one\r\n\r\ntwo\r\n\r\nthree"), ("b.txt", b"four")):
+        (tmp_path / "text" / name).write_bytes(text)
+    folder = tmp_path / run_prepare(*flags, cwd=tmp_path).stdout.splitlines()[-1]
+    (tmp_path / "text" / "c.txt").write_bytes(b"five\r\n\r\nsix")
+    run_prepare("--name", "mine", cwd=tmp_path)
+    assert read_manifest(folder)["documents"] == 6
 
 
 def test_another_tokenizer_prepares_beside_the_old(source, tokenizer_json, tmp_path):

@@ -19,7 +19,7 @@ from tokenmill.messages import counted, in_bytes, sanitize
 from tokenmill.prepare.config import PRESETS, PreparationError, PrepareConfig
 from tokenmill.prepare.failures import Failure
 from tokenmill.prepare.made import left_out_sentences
-from tokenmill.prepare.remembered import command_of, command_path, flags_of, sets_named
+from tokenmill.prepare.remembered import command_of, command_path, flags_of, parts_of, sets_named
 from tokenmill.prepare.run import prepare
 from tokenmill.remote.token_set import open_set
 from tokenmill.store.columns import TARGETS
@@ -110,7 +110,13 @@ def _names_of(arguments: list[str]) -> list[str]:
 
 def _made_by(folder: Path) -> list[str]:
     """The flags that made a set, and where it is."""
-    _, _, *flags = shlex.split(command_of(folder))
+    where, flags = parts_of(command_of(folder))
+    if where != os.getcwd():
+        there = shlex.join(["tokenmill", "prepare", str(folder.absolute())])
+        _exit(
+            f"{folder} was made in {where}, where the paths of its command are from; run it there: "
+            f"cd {shlex.quote(where)} && {there}"
+        )
     return [*flags, "--tokens-root", str(folder.parent)]
 
 

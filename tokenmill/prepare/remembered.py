@@ -1,11 +1,12 @@
 """The command that made a set, kept beside its folder, so that the set is continued by its name.
 
     data/tokens/web-gpt2-1bd489c3/            the set
-    data/tokens/.web-gpt2-1bd489c3.command    tokenmill prepare --source web --name web
+    data/tokens/.web-gpt2-1bd489c3.command    cd /home/me && tokenmill prepare --source web ...
 
 It is no part of the set, as it names paths of this machine. A set at an address has none.
 """
 
+import os
 import shlex
 from dataclasses import replace
 from pathlib import Path
@@ -18,13 +19,20 @@ SUFFIX = ".command"
 
 def command_path(folder: Path) -> Path:
     """Where the command that made the set in a folder is kept."""
+    folder = folder.absolute() if folder.name else folder.resolve()
     return folder.with_name(f".{folder.name}{SUFFIX}")
 
 
 def command_of(folder: Path) -> str:
     """The command that made the set in a folder; "" if it is not known."""
     path = command_path(folder)
-    return path.read_text().strip() if path.is_file() else ""
+    return path.read_bytes().decode().removesuffix("\n") if path.is_file() else ""
+
+
+def parts_of(command: str) -> tuple[str, list[str]]:
+    """The folder that a command was run in, and its flags."""
+    _, folder, _, _, _, *flags = shlex.split(command)
+    return folder, flags
 
 
 def sets_named(root: Path, name: str) -> list[Path]:
@@ -32,7 +40,7 @@ def sets_named(root: Path, name: str) -> list[Path]:
     folders = []
     for path in sorted(root.glob(f".*{SUFFIX}")):
         folder = path.with_name(path.name[1:].removesuffix(SUFFIX))
-        if f" --name {name} " in f"{command_of(folder)} ":
+        if folder.is_dir() and f" --name {name} " in f"{command_of(folder)} ":
             folders.append(folder)
     return folders
 
@@ -48,7 +56,8 @@ def command_for(config: PrepareConfig) -> str:
         part=None,
         dry_run=False,
     )
-    return redact(shlex.join(["tokenmill", "prepare", *flags_of(same_set)]))
+    command = redact(shlex.join(["tokenmill", "prepare", *flags_of(same_set)]))
+    return f"cd {shlex.quote(os.getcwd())} && {command}"
 
 
 def flags_of(config: PrepareConfig) -> list[str]:
