@@ -123,6 +123,9 @@ def test_tokens_that_are_added_are_special_everywhere(kind, tokenizer_json, tmp_
     assert tokenizer.decode(ids[1:4]).startswith("<|user|><|")
     assert verify(folder) == {}
     assert "all shards are made" in run_prepare(folder, "--dry-run", cwd=tmp_path).stdout
+    for_two = ("--bos-token", former.bos_token, "--add-tokens", "<|user|>,<|end|>", "--dry-run")
+    lacking = run_prepare(*flags, *for_two, cwd=tmp_path)
+    assert "writes <|assistant|>, which" in lacking.stderr
     again = run_prepare(*flags, "--add-tokens", former.bos_token, cwd=tmp_path, check=False)
     assert "cannot be added, as it is a token already" in again.stderr
 

@@ -117,6 +117,15 @@ def test_a_set_that_is_named_alone_is_prepared_as_it_was_made(source, tokenizer_
     assert "no set 'mine' in data/tokens says how it was made" in gone.stderr
 
 
+def test_a_set_that_is_continued_validates_by_its_own_rule(source, tokenizer_json, tmp_path):
+    flags = ("--source", source, "--name", "mine", "--tokenizer", tokenizer_json)
+    folder = run_prepare(*flags, cwd=tmp_path).stdout.splitlines()[-1]
+    assert read_manifest(tmp_path / folder)["prepared"]["validation"] == {"fraction": 0.1}
+    run_prepare(folder, cwd=tmp_path)
+    (command,) = tmp_path.glob("data/tokens/.*.command")
+    assert "--val-fraction 0.1" in command.read_text()
+
+
 def test_a_remembered_command_keeps_every_character(tmp_path, tokenizer_json):
     (tmp_path / "text").mkdir()
     flags = ("--source", "text", "--name", "mine", "--tokenizer", tokenizer_json)

@@ -6,6 +6,7 @@ find_tokenizer(config, files, asked, say)      gpt2, a tokenizer.json, a model o
 
 import contextlib
 import random
+import re
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -31,6 +32,8 @@ from tokenmill.tokenize.tokenizer import Tokenizer
 from tokenmill.tokenize.train import train_tokenizer
 
 TRAIN_TEXT_BYTES = 1 << 30  # that train:N reads, at most
+
+SPELLED = re.compile(r"<\|\w+\|>")  # what a template writes to be a special token
 
 Say = Callable[[str], None]
 
@@ -68,6 +71,13 @@ def find_tokenizer(
     say(f"tokenizer: {config.tokenizer_name}{by_default}")
     tokenizer = with_rule(tokenizer, find_chat_rule(config.chat, config.loss))
     _require_turns_to_end(tokenizer, config, say)
+    written = dict.fromkeys(SPELLED.findall(tokenizer.chat.template)) if tokenizer.chat else {}
+    missing = [token for token in written if token not in tokenizer.special_tokens]
+    if missing:
+        say(
+            f"warning: {config.chat} writes {', '.join(missing)}, which {tokenizer.name} has no "
+            "token for, so each becomes several tokens of text; add it by --add-tokens"
+        )
     return tokenizer
 
 

@@ -17,6 +17,7 @@ import tyro
 
 from tokenmill.messages import counted, in_bytes, sanitize
 from tokenmill.prepare.config import PRESETS, PreparationError, PrepareConfig
+from tokenmill.prepare.destination import Destination
 from tokenmill.prepare.failures import Failure
 from tokenmill.prepare.made import left_out_sentences
 from tokenmill.prepare.remembered import command_of, command_path, flags_of, parts_of, sets_named
@@ -81,9 +82,9 @@ def _parse(arguments: list[str], prog: str, presets: Presets) -> PrepareConfig:
     if name is not None and name not in presets and command_path(Path(name)).is_file():
         folder = Path(name)
         name = None
-        arguments = [*_made_by(folder), *arguments]
+        arguments = _made_by(folder, arguments)
     elif name is None and "--name" in flags and "--source" not in flags:
-        arguments = [*_made_by(_named_set(arguments)), *arguments]
+        arguments = _made_by(_named_set(arguments), arguments)
     elif name is not None:
         _require_preset(name, presets)
     flags = _names_of(arguments)
@@ -108,8 +109,8 @@ def _names_of(arguments: list[str]) -> list[str]:
     return [argument.partition("=")[0].replace("_", "-") for argument in arguments]
 
 
-def _made_by(folder: Path) -> list[str]:
-    """The flags that made a set, and where it is."""
+def _made_by(folder: Path, arguments: list[str]) -> list[str]:
+    """The flags that made a set, where it is, what validates in it, and further flags."""
     where, flags = parts_of(command_of(folder))
     if where != os.getcwd():
         there = shlex.join(["tokenmill", "prepare", str(folder.absolute())])
@@ -117,7 +118,13 @@ def _made_by(folder: Path) -> list[str]:
             f"{folder} was made in {where}, where the paths of its command are from; run it there: "
             f"cd {shlex.quote(where)} && {there}"
         )
-    return [*flags, "--tokens-root", str(folder.parent)]
+    flags += ["--tokens-root", str(folder.parent)]
+    prepared = Destination(folder.absolute(), str(folder)).manifest() or {}
+    fraction = prepared.get("prepared", {}).get("validation", {}).get("fraction")
+    is_said = {"--val-file", "--val-fraction"}.intersection(_names_of([*flags, *arguments]))
+    if fraction is not None and not is_said:  # by default it depends on how much text there is
+        flags += ["--val-fraction", str(fraction)]
+    return [*flags, *arguments]
 
 
 def _named_set(arguments: list[str]) -> Path:
@@ -129,8 +136,8 @@ def _named_set(arguments: list[str]) -> Path:
     sets = sets_named(Path(asked.tokens_root), asked.name)
     if not sets:
         _exit(
-            f"no set {asked.name!r} in {asked.tokens_root} says how it was made; name its text by "
-            "--source, or a preset before the flags"
+            f"no set {asked.name!r} in {asked.tokens_root} says how it was made; name its folder "
+            "in place of --name, or its text by --source, or a preset before the flags"
         )
     if len(sets) > 1:
         names = " or ".join(map(str, sets))
