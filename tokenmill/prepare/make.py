@@ -41,6 +41,11 @@ GATHERED_BYTES = BATCH_BYTES // 2
 Report = Callable[..., None]
 
 
+def begin_workers(work: Work) -> None:
+    """Makes what all workers share, in the process that they are forked from."""
+    encoder_of(work.tokenizer_path, work.engine)
+
+
 def make(work: Work, unit: Unit, report: Report) -> Record:
     """Tokenizes a unit into its shards, and sends them to where the set is.
 
