@@ -8,14 +8,12 @@ import html
 import io
 import os
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from rich.console import Console
+from tokenmill.extras import naming_the_extra
 
-from tokenmill.look.report import Report, find, print_short
-from tokenmill.look.report_page import render
-from tokenmill.look.show import Show
-from tokenmill.look.show import show as print_rows
+if TYPE_CHECKING:  # the names are there without the extra, whose packages load when they are needed
+    from rich.console import Console
 
 WIDTH = 110  # characters
 PRE = '<pre style="line-height:1.2">{code}</pre>'
@@ -42,6 +40,10 @@ def report(tokens: str | os.PathLike[str], seq_len: int = 2048, view: str | None
 
     `tokens` is a folder, a name or an address. Raises what `RowLoader` raises for one that is none.
     """
+    with naming_the_extra("report"):
+        from tokenmill.look.report import Report, find, print_short
+        from tokenmill.look.report_page import render
+
     findings = find(Report((os.fspath(tokens),), seq_len, view=view))
     console = _console()
     print_short(findings, seq_len, console)
@@ -55,6 +57,10 @@ def show(tokens: str | os.PathLike[str], **flags: Any) -> Shown:
 
     ValueError or FileNotFoundError if there is no such row, or a flag is missing.
     """
+    with naming_the_extra("report"):
+        from tokenmill.look.show import Show
+        from tokenmill.look.show import show as print_rows
+
     settings: dict[str, Any] = dict(flags)
     for name in ("row", "document"):
         if name in settings:
@@ -65,8 +71,10 @@ def show(tokens: str | os.PathLike[str], **flags: Any) -> Shown:
     return Shown(console.export_text(), code)
 
 
-def _console() -> Console:
+def _console() -> "Console":
     """A console that prints nowhere, in a notebook neither."""
+    from rich.console import Console
+
     return Console(
         file=io.StringIO(),
         record=True,
