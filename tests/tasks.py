@@ -31,6 +31,13 @@ def work(task, report):
     return what, os.getpid()
 
 
+def cached_encoders(task, report):
+    """How many encoders the worker has before it makes one."""
+    from tokenmill.prepare.encode import encoder_of
+
+    return encoder_of.cache_info().currsize
+
+
 def begin(mark):
     """What a pool does once: adds a line to a file."""
     with open(mark, "a") as file:

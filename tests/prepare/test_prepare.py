@@ -9,16 +9,23 @@ import signal
 import subprocess
 import sys
 import time
+from functools import partial
 from itertools import chain
 from pathlib import Path
 
 import numpy as np
 import pyarrow.parquet as pq
 import pytest
+import tasks
 from making import ROOT, make_text, read_manifest, run_prepare, tree, write_parquet
 
 from tokenmill.prepare import choose_tokenizer
+from tokenmill.prepare.destination import Destination
+from tokenmill.prepare.made import Work
+from tokenmill.prepare.make import begin_workers
+from tokenmill.prepare.pool import Pool
 from tokenmill.store.token_sets import TokenSet
+from tokenmill.text.formats import ReadOptions
 from tokenmill.tokenize.tokenizer import Tokenizer
 from tokenmill.tokenize.train import train_tokenizer
 
@@ -112,9 +119,31 @@ def test_a_set_that_is_named_alone_is_prepared_as_it_was_made(source, tokenizer_
     assert f"run it there: cd {tmp_path} && tokenmill prepare {tmp_path / folder}" in (
         elsewhere.stderr
     )
+    (command,) = tmp_path.glob("data/tokens/.*.command")
+    kept = command.read_bytes()
+    command.write_text("cd 'unclosed")
+    damaged = run_prepare(folder, cwd=tmp_path, check=False)
+    assert f"{command.name}: expected the command that made the set, found damage" in damaged.stderr
+    command.write_bytes(kept)
     shutil.rmtree(tmp_path / folder)
     gone = run_prepare("--name", "mine", cwd=tmp_path, check=False)
     assert "no set 'mine' in data/tokens says how it was made" in gone.stderr
+
+
+def test_workers_have_the_encoder_that_was_made_before_they_were_forked(source, tokenizer_json):
+    folder = Path(tokenizer_json).parent
+    shutil.copy(tokenizer_json, folder / "tokenizer.json")
+    destination = Destination(folder, str(folder))
+    work = Work(destination, ReadOptions(), "", "tiktoken", 1000)
+    counts = []
+    with Pool(2) as pool:
+        pool.run(
+            tasks.cached_encoders,
+            range(4),
+            on_outcome=lambda task, count: counts.append(count),
+            begin=partial(begin_workers, work),
+        )
+    assert counts == [1] * 4
 
 
 def test_a_set_that_is_continued_validates_by_its_own_rule(source, tokenizer_json, tmp_path):

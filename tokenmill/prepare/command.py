@@ -20,7 +20,7 @@ from tokenmill.prepare.config import PRESETS, PreparationError, PrepareConfig
 from tokenmill.prepare.destination import Destination
 from tokenmill.prepare.failures import Failure
 from tokenmill.prepare.made import left_out_sentences
-from tokenmill.prepare.remembered import command_of, command_path, flags_of, parts_of, sets_named
+from tokenmill.prepare.remembered import command_path, flags_of, parts_of_command, sets_named
 from tokenmill.prepare.run import prepare
 from tokenmill.remote.token_set import open_set
 from tokenmill.store.columns import TARGETS
@@ -111,7 +111,7 @@ def _names_of(arguments: list[str]) -> list[str]:
 
 def _made_by(folder: Path, arguments: list[str]) -> list[str]:
     """The flags that made a set, where it is, what validates in it, and further flags."""
-    where, flags = parts_of(command_of(folder))
+    where, flags = parts_of_command(folder)
     if where != os.getcwd():
         there = shlex.join(["tokenmill", "prepare", str(folder.absolute())])
         _exit(

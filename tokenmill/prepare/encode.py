@@ -60,9 +60,9 @@ def encoder_of(path: Path, engine: str) -> tuple[Encoder, str]:
     os.environ["TOKENIZERS_PARALLELISM"] = "false"
     try:
         encoder, why = choose_encoder(engine, Tokenizer.load(path))
+        encoder.warm()
     except ValueError as error:
         raise ForAllError(str(error)) from error
-    encoder.warm()
     slower = f", which is slower and gives the same ids: {why}" if why else ""
     return encoder, f"tokenizing with {encoder.engine}{slower}"
 

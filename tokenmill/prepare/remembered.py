@@ -29,10 +29,19 @@ def command_of(folder: Path) -> str:
     return path.read_bytes().decode().removesuffix("\n") if path.is_file() else ""
 
 
-def parts_of(command: str) -> tuple[str, list[str]]:
-    """The folder that a command was run in, and its flags."""
-    _, folder, _, _, _, *flags = shlex.split(command)
-    return folder, flags
+def parts_of_command(folder: Path) -> tuple[str, list[str]]:
+    """Where the command that made the set in a folder was run, and its flags.
+
+    ValueError if the file of the command is damaged.
+    """
+    try:
+        _, where, _, _, _, *flags = shlex.split(command_of(folder))
+    except ValueError as error:
+        raise ValueError(
+            f"{command_path(folder)}: expected the command that made the set, found damage "
+            f"({error}); delete the file, and name the set's text by --source"
+        ) from error
+    return where, flags
 
 
 def sets_named(root: Path, name: str) -> list[Path]:

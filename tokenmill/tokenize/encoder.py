@@ -65,7 +65,8 @@ def reference(tokenizer: Tokenizer) -> Encode:
 class Encoder:
     """Documents to tokens with BOS, by the reference ("tiktoken"), or by an engine.
 
-    ValueError, with the reason in one line, if the engine cannot be used with this tokenizer.
+    `choose_encoder` proves an engine, or gives the `proof` of an earlier run. ValueError, with the
+    reason in one line, if the engine cannot load this tokenizer.
     """
 
     def __init__(self, tokenizer: Tokenizer, engine: str = REFERENCE, proof: Proof | None = None):
