@@ -161,7 +161,7 @@ REFUSED = {
     ),
     "must be a number of bytes": lambda folder: bytes_of("cache_bytes", "many"),
     "string without '/'": lambda folder: Mixture({"a/b": 1}, sources={"a/b": "x"}),
-    "seq_len must be at least 1": lambda folder: Report(("a",), seq_len=0),
+    "seq_len must be at least 1": lambda folder: Report("a", seq_len=0),
     "expected a folder on this disk, found an address": lambda folder: TokenSet("s3://bucket/set"),
     "expected a mixture's TOML file, found none": lambda folder: Mixture.load(folder / "none.toml"),
     "found version 2": of_file(

@@ -20,7 +20,7 @@ from tokenmill.look import packing_stats
 from tokenmill.look.charts import bars
 from tokenmill.look.packing_stats import tally, variants
 from tokenmill.look.report import Report, find
-from tokenmill.look.report_text import MEASURES, percent, verdict
+from tokenmill.look.report_text import percent, verdict
 from tokenmill.look.sample_rows import make_specimen
 from tokenmill.look.set_statistics import histogram
 from tokenmill.store.token_sets import TokenSet
@@ -259,105 +259,6 @@ def test_the_statistics_are_counted(folder):
         assert (bar.documents, bar.tokens) == (len(inside), inside.sum())
     assert all(a.last + 1 == b.first for a, b in zip(bins, bins[1:], strict=False))
     assert sum(bar.documents for bar in bins) == len(lengths)
-
-
-# ---------------------------------------------------------------------------- text that was not
-# prepared
-
-
-def test_text_that_was_not_prepared_is_what_a_set_of_it_is(
-    tmp_path, tokenizer_json, capsys, monkeypatch
-):
-    for number in range(3):
-        write_parquet(tmp_path / "corpus" / f"{number}.parquet", make_text(60, seed=number))
-    flags = ("--tokenizer", tokenizer_json, "--seq-len", SEQ_LEN)
-    status, printed, _ = run(capsys, *sorted((tmp_path / "corpus").glob("*.parquet")), *flags)
-    assert (status, run(capsys, tmp_path / "corpus", *flags)[1]) == (0, printed), (
-        "a folder, or its files"
-    )
-    assert not list(tmp_path.rglob("*.html"))
-    done = run_prepare(
-        "--source", "corpus", "--tokenizer", tokenizer_json, "--val-file", "last", cwd=tmp_path
-    )
-    token_set = TokenSet(tmp_path / done.stdout.splitlines()[-1])
-    monkeypatch.chdir(tmp_path)
-    named = run(capsys, "corpus", "--seq-len", SEQ_LEN)[1]
-    of_path = run(capsys, token_set.path, "--seq-len", SEQ_LEN)[1]
-    assert named == of_path, "by its name, though its text is beside it"
-    entries = token_set.split("train") + token_set.split("val")
-    lengths = np.concatenate([token_set.open(entry).lengths for entry in entries])
-    tokenizer = token_set.tokenizer["name"]
-    assert f"read all of the text, 180 documents, and tokenized it with {tokenizer} (" in printed
-    assert f"about {token_set.manifest['tokens']:,} tokens in all" in printed
-    for seq_len in (SEQ_LEN, 2048, 8192):
-        columns = [
-            tally(packing, [lengths], seq_len + 1).shares() for packing in variants().values()
-        ]
-        for measure, *shares in zip(MEASURES, *columns, strict=True):
-            cells = [measure, *(f"{share:.2%}" for share in shares)]
-            assert re.search(r"\W+".join(cells), printed)
-
-
-def test_a_large_text_is_sampled(tmp_path, tokenizer_json, capsys, monkeypatch):
-    for number in range(40):
-        write_parquet(tmp_path / "corpus" / f"{number:02}.parquet", make_text(60, seed=number))
-    monkeypatch.setattr("tokenmill.look.text_sample.SAMPLE_BYTES", 20_000)
-    monkeypatch.setattr("tokenmill.text.plan.SMALLEST", 5_000)
-    printed = run(capsys, tmp_path / "corpus", "--tokenizer", tokenizer_json)[1]
-    sizes = re.search(r"read ([\d.]+) kB of about ([\d.]+) MB of the text", printed)
-    assert 20 < float(sizes[1]) < 150
-    assert 1 < float(sizes[2]) < 10
-    run_prepare("--source", "corpus", "--tokenizer", tokenizer_json, cwd=tmp_path)
-    (manifest,) = tmp_path.glob("data/tokens/*/manifest.json")
-    estimate = int(re.search(r"about ([\d,]+) tokens in all", printed)[1].replace(",", ""))
-    assert estimate == pytest.approx(json.loads(manifest.read_text())["tokens"], rel=0.1)
-
-
-def test_a_sample_of_files_with_much_beside_their_text_tells_the_text(
-    tmp_path, tokenizer_json, capsys
-):
-    texts = make_text(60, seed=0)
-    rows = [json.dumps({"html": text * 9, "text": text}) for text in texts]
-    for number in range(9):
-        (tmp_path / f"{number}.jsonl").write_text("\n".join(rows) + "\n")
-    printed = run(capsys, *sorted(tmp_path.glob("*.jsonl")), "--tokenizer", tokenizer_json)[1]
-    tokens = 9 * sum(1 + len(Tokenizer.load(tokenizer_json).encode(text)) for text in texts)
-    assert "read all of the text, 540 documents" in printed
-    assert f"about {tokens:,} tokens in all" in printed
-    (tmp_path / "one.txt").write_text(texts[0])
-    printed = run(capsys, tmp_path / "one.txt", "--tokenizer", tokenizer_json)[1]
-    assert "1 document, and tokenized" in printed
-
-
-def test_what_cannot_be_sampled_is_an_error(folder, tmp_path, capsys, tokenizer_json):
-    for name, text in (("a", "one"), ("empty", "")):
-        (tmp_path / f"{name}.jsonl").write_text(json.dumps({"text": text}) + "\n")
-    for arguments, message in (
-        ((tmp_path / "a.jsonl", "--view", "x"), "--out and --view are for token sets"),
-        ((tmp_path / "none.jsonl",), "none.jsonl"),
-        ((folder.parent,), "expected a token set, found a folder of 1 token set; name one of them"),
-        ((tmp_path / "nowhere",), "or name files of text, which need not be prepared"),
-        ((folder, folder), "expected one token set, found 2"),
-        ((), "expected a token set, or files of text"),
-        (
-            (folder, "--tokenizer", "gpt2"),
-            "are for text that was not prepared, and this is a token set",
-        ),
-        (
-            (tmp_path / "empty.jsonl", "--tokenizer", tokenizer_json),
-            "found no documents to report on",
-        ),
-        (
-            (tmp_path / "a.jsonl", "--tokenizer", "train:400"),
-            "--tokenizer train:400: report trains none; name one",
-        ),
-        (
-            (tmp_path / "a.jsonl", "--text-column", "body", "--tokenizer", tokenizer_json),
-            "report takes --tokenizer and --text-column alone",
-        ),
-    ):
-        status, _, error = run(capsys, *arguments)
-        assert (status, message in error) == (1, True), error
 
 
 # ---------------------------------------------------------------------------- bad input

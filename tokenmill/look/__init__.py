@@ -9,7 +9,7 @@ Comes in: a token set. Goes out: lines in a terminal, one HTML page, a list of d
     terminal        prints rows; metadata_table: what is known of their documents
     checkpoint_files  finds the positions in a checkpoint
     mix             `tokenmill mix`: what a mixture takes from each source, or has taken
-    report          `tokenmill report`; text_sample: of text that was not prepared
+    report          `tokenmill report`
     report_page     its page, from charts, report_rows, report_text and templates/
     set_statistics  lengths of a set's documents, and what is in the loss of chats
     packing_stats   what each packing does to lengths

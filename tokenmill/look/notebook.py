@@ -44,7 +44,7 @@ def report(tokens: str | os.PathLike[str], seq_len: int = 2048, view: str | None
         from tokenmill.look.report import Report, find, print_short
         from tokenmill.look.report_page import render
 
-    findings = find(Report((os.fspath(tokens),), seq_len, view=view))
+    findings = find(Report(os.fspath(tokens), seq_len, view=view))
     console = _console()
     print_short(findings, seq_len, console)
     page = html.escape(render(findings, seq_len))
