@@ -28,7 +28,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
 from tokenmill import PrepareConfig, prepare
 from tokenmill.text.listing import list_sources
-from tokenmill.tokenize.tokenizer import load_tokenizer
+from tokenmill.tokenize.vocabularies import load_tokenizer
 
 PROCESSES = 2
 

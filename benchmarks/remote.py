@@ -24,8 +24,8 @@ from slow_server import DELAY, RATE, files_of, sent, serving
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
 from tokenmill.store.files import Checksums, header
+from tokenmill.store.manifests import write_manifest
 from tokenmill.store.shards import OFFSET, TEXT_COUNTS
-from tokenmill.store.token_sets import write_manifest
 
 parser = argparse.ArgumentParser(
     description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter

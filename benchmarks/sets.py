@@ -10,9 +10,9 @@ from pathlib import Path
 import numpy as np
 from packing import fineweb_edu_lengths
 
+from tokenmill.store.manifests import write_manifest
 from tokenmill.store.shard_writer import ShardWriter
 from tokenmill.store.shards import TEXT_COUNTS
-from tokenmill.store.token_sets import write_manifest
 
 ROOT = Path(__file__).resolve().parent.parent
 SHARED = ROOT.parent / "shared"

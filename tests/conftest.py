@@ -191,7 +191,7 @@ def gpt2() -> "Tokenizer":
     if not (SHARED / "tiktoken_cache").is_dir():
         pytest.skip("no ../shared/tiktoken_cache beside this checkout")
     os.environ["TIKTOKEN_CACHE_DIR"] = str(SHARED / "tiktoken_cache")
-    from tokenmill.tokenize.tokenizer import load_tokenizer
+    from tokenmill.tokenize.vocabularies import load_tokenizer
 
     return load_tokenizer("gpt2")
 

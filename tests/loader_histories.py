@@ -30,9 +30,10 @@ from tokenmill.rows import windows
 from tokenmill.rows.position import read_position
 from tokenmill.rows.run import past_of
 from tokenmill.rows.windows import WindowSize
+from tokenmill.store.manifests import write_manifest
 from tokenmill.store.shard_writer import ShardWriter
 from tokenmill.store.shards import TEXT_COUNTS
-from tokenmill.store.token_sets import TokenSet, write_manifest
+from tokenmill.store.token_sets import TokenSet
 
 NAMES = ("web", "code", "math", "chat")
 Place = tuple[str, int]  # a source and an epoch of it

@@ -20,9 +20,9 @@ import pytest
 import warm
 
 from tokenmill.store.files import write_json
+from tokenmill.store.manifests import SMALL_FILES, checksums_of_files, digest_of, write_manifest
 from tokenmill.store.shard_writer import ShardWriter
 from tokenmill.store.shards import TEXT_COUNTS
-from tokenmill.store.token_sets import SMALL_FILES, checksums_of_files, digest_of, write_manifest
 from tokenmill.tokenize.chat_rule import ChatRule
 
 ROOT = Path(__file__).resolve().parents[1]

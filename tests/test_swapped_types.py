@@ -26,7 +26,7 @@ from tokenmill.chat.chat_encoder import ChatEncoder
 from tokenmill.chat.find_rule import find_chat_rule, with_rule
 from tokenmill.feed.config import LoaderConfig
 from tokenmill.look.verify import verify
-from tokenmill.prepare.config import PreparationError
+from tokenmill.prepare.failures import PreparationError
 from tokenmill.tokenize.encoder import Encoder
 from tokenmill.views.make_view import make_view
 from tokenmill.views.rule import Rule

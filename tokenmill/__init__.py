@@ -40,7 +40,8 @@ if TYPE_CHECKING:
     from tokenmill.feed.mixture import Mixture, proportional
     from tokenmill.look.documents import Documents
     from tokenmill.look.notebook import report, show
-    from tokenmill.prepare.config import PRESETS, PreparationError, PrepareConfig
+    from tokenmill.prepare.config import PRESETS, PrepareConfig
+    from tokenmill.prepare.failures import PreparationError
     from tokenmill.store.set_names import find_token_set
     from tokenmill.store.token_sets import TokenSet
     from tokenmill.tokenize.tokenizer import Tokenizer
@@ -76,7 +77,7 @@ _HOMES = {
     "Documents": "look.documents",
     "Mixture": "feed.mixture",
     "PackedRows": "batches.packed_rows",
-    "PreparationError": "prepare.config",
+    "PreparationError": "prepare.failures",
     "PrepareConfig": "prepare.config",
     "RowLoader": "batches.loader",
     "TokenSet": "store.token_sets",

@@ -1,4 +1,4 @@
-"""Two helpers for code that runs in threads, in processes that may fork.
+"""Helpers for code that runs in threads, in processes that may fork; and how many cores they have.
 
 `cached_property` is functools' without its lock, which a fork could find held: in Python 3.11,
 there is one for all instances of a class. If a process forks while a thread computes such a
@@ -13,9 +13,12 @@ Cancellation lets a long wait in a thread end when nobody needs its result any m
     raise_if_cancelled()                     now and then during a long wait; raises Cancelled
 """
 
+import os
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from math import ceil
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
@@ -63,3 +66,15 @@ def raise_if_cancelled() -> None:
     stopped = getattr(_here, "stopped", None)
     if stopped is not None and stopped():
         raise Cancelled("stopped")
+
+
+def available_cores(quota: Path = Path("/sys/fs/cgroup/cpu.max")) -> int:
+    """Cores that this process may use: those it is bound to, and its container's quota."""
+    bound = os.cpu_count() or 1
+    if hasattr(os, "sched_getaffinity"):
+        bound = len(os.sched_getaffinity(0))
+    try:
+        microseconds, period = quota.read_text().split()
+        return max(1, min(bound, ceil(int(microseconds) / int(period))))
+    except (OSError, ValueError):  # no container, or "max"
+        return bound

@@ -11,9 +11,9 @@ import warm
 from making import BOS, ROOT, VOCAB, make_token_set, run_prepare, tree
 
 from tokenmill.look.verify import verify
+from tokenmill.store.manifests import write_manifest
 from tokenmill.store.shard_writer import ShardWriter
 from tokenmill.store.shards import TEXT_COUNTS
-from tokenmill.store.token_sets import write_manifest
 
 
 @pytest.fixture

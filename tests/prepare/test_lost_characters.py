@@ -9,6 +9,7 @@ from tokenmill import PreparationError, PrepareConfig, prepare
 from tokenmill.prepare import command
 from tokenmill.store.token_sets import TokenSet
 from tokenmill.tokenize.load import load_any
+from tokenmill.tokenize.lost import LostCharacters
 
 ASCII = [chr(code) for code in range(32, 127)]
 BYTE_LEVEL = sorted(pre_tokenizers.ByteLevel.alphabet())
@@ -64,16 +65,18 @@ def test_what_a_tokenizer_has_no_token_for_is_found(kind, tmp_path):
     theirs, lost = LOSING[kind]
     theirs.save(str(tmp_path / "tokenizer.json"))
     tokenizer = load_any(str(tmp_path / "tokenizer.json"), "<s>")
-    assert tokenizer.unknown
-    assert tokenizer.lost_in([TEXT, ""]) == (lost, len(TEXT))
+    characters = LostCharacters(tokenizer)
+    assert characters.unknown
+    assert characters.among([TEXT, ""]) == (lost, len(TEXT))
 
 
 @pytest.mark.parametrize("kind", WHOLE)
 def test_a_tokenizer_of_all_bytes_loses_nothing(kind, tmp_path):
     WHOLE[kind].save(str(tmp_path / "tokenizer.json"))
     tokenizer = load_any(str(tmp_path / "tokenizer.json"), "<s>")
-    assert tokenizer.unknown == ""
-    assert tokenizer.lost_in([TEXT]) == ("", 0)
+    characters = LostCharacters(tokenizer)
+    assert characters.unknown == ""
+    assert characters.among([TEXT]) == ("", 0)
 
 
 def config_of(tmp_path, rows, **more):

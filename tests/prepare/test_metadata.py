@@ -12,7 +12,7 @@ from making import make_text, run_prepare
 
 from tokenmill import PrepareConfig, prepare
 from tokenmill.look.verify import verify
-from tokenmill.prepare.config import PreparationError
+from tokenmill.prepare.failures import PreparationError
 from tokenmill.store.tables import metadata_of
 from tokenmill.store.token_sets import TokenSet
 from tokenmill.views.distributions import distributions

@@ -14,9 +14,9 @@ from making import ROOT, wait_until
 
 from tokenmill.prepare import pool as pools
 from tokenmill.prepare import progress as progresses
-from tokenmill.prepare.config import available_cores
 from tokenmill.prepare.failures import Failure
 from tokenmill.prepare.pool import Pool
+from tokenmill.threads import available_cores
 
 
 def run(whats, tmp_path, workers=2, **more):

@@ -8,9 +8,9 @@ from making import TEXT_COUNTS, make_chat_set, read_manifest
 
 from tokenmill import TokenSet
 from tokenmill.look.verify import verify
+from tokenmill.store.manifests import digest_of
 from tokenmill.store.shard_writer import ShardWriter
 from tokenmill.store.shards import finished_record
-from tokenmill.store.token_sets import digest_of
 
 NAME = "train_0.000"
 

@@ -8,8 +8,8 @@ import shutil
 import pytest
 
 from tokenmill import Mixture, RowLoader, TokenSet, cli, get_batch
+from tokenmill.store.manifests import write_manifest
 from tokenmill.store.set_names import set_folder
-from tokenmill.store.token_sets import write_manifest
 
 SIZES = {"batch_size": 1, "seq_len": 4, "rank": 0, "world_size": 1}
 

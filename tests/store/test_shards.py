@@ -11,10 +11,11 @@ from making import make_token_set, of_shards, read_manifest, tree
 
 from tokenmill import RowLoader
 from tokenmill.store.files import AtomicFile, write_json
+from tokenmill.store.manifests import digest_of
 from tokenmill.store.set_names import find_token_set
 from tokenmill.store.shard_writer import ShardWriter
 from tokenmill.store.shards import TEXT_COUNTS, finished_record
-from tokenmill.store.token_sets import TokenSet, digest_of
+from tokenmill.store.token_sets import TokenSet
 
 FACTS = {"source": {"file": "a.parquet"}, "fingerprint": "f" * 64} | dict.fromkeys(TEXT_COUNTS, 0)
 

@@ -12,8 +12,9 @@ from reading import counts_of, texts_of
 
 from tokenmill.text.documents import MOST_SPACES
 from tokenmill.tokenize.load import load_any
-from tokenmill.tokenize.tokenizer import Tokenizer, load_tokenizer
+from tokenmill.tokenize.tokenizer import Tokenizer
 from tokenmill.tokenize.train import train_tokenizer
+from tokenmill.tokenize.vocabularies import load_tokenizer
 
 
 def tiktoken_ids(tokenizer, text):

@@ -77,7 +77,7 @@ class ChatEncoder:
             mask=mask,
             targets=np.diff(_cumulative(mask)[bounds]),
             text_bytes=np.diff(_cumulative(text_sizes)[begins]),
-            lost=self.tokenizer.lost_in(texts),
+            lost=self.encoder.lost.among(texts),
             kept=kept,
             refused=refused,
             broken=broken,

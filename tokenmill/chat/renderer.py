@@ -18,7 +18,8 @@ from tokenmill.chat.segments import Segment, Span, cut_at_special
 from tokenmill.extras import naming_the_extra
 from tokenmill.tokenize.chat_rule import ChatRule
 from tokenmill.tokenize.huggingface import FLAGS, HuggingFace
-from tokenmill.tokenize.tokenizer import Tokenizer, naming_the_library
+from tokenmill.tokenize.libraries import naming_the_library
+from tokenmill.tokenize.tokenizer import Tokenizer
 
 LIKE_SPECIAL = re.compile(r"<\|[\w.-]+\|>|<｜[^｜<>]+｜>|<(?:start|end)_of_turn>")
 TYPE = re.compile(r'"type": "(\w+)"')

@@ -25,11 +25,11 @@ from tokenmill.addresses import is_address
 from tokenmill.exchange.convert_out import new_folder
 from tokenmill.exchange.flat_files import BLOCK_TOKENS
 from tokenmill.exchange.layouts import LAYOUTS, Readable, ReadFile
+from tokenmill.store.manifests import write_manifest, write_token_bytes
 from tokenmill.store.names import by_number, plain
 from tokenmill.store.schema import dtype_name
 from tokenmill.store.shard_writer import ShardWriter
 from tokenmill.store.shards import TEXT_COUNTS, Split, in_blocks, shard_path
-from tokenmill.store.token_sets import write_manifest, write_token_bytes
 from tokenmill.tokenize.load import load_any
 from tokenmill.tokenize.tokenizer import Tokenizer
 

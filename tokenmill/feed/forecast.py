@@ -15,7 +15,7 @@ from typing import NamedTuple
 from tokenmill.feed.mixture import Mixture, epoch_tokens
 from tokenmill.feed.weights import tokens_of
 
-INFINITE = float("inf")
+NEVER = 1 << 62  # tokens
 Numbers = Mapping[str, int]  # of each source
 
 
@@ -61,6 +61,29 @@ def forecast(
     """
     if not sizes:
         sizes = {name: epoch_tokens(opened, "train") for name, opened in mixture.open().items()}
+    _require_tokens_of_all(mixture, sizes)
+    total = tokens_of("tokens", tokens)
+    sources = _Sources(sizes, mixture.max_epochs)
+    lines: list[ForecastLine] = []
+    ends = [*(stage.begin for stage in mixture.stages[1:]), total]
+    for number, (stage, stage_end) in enumerate(zip(mixture.stages, ends, strict=True)):
+        begin = stage.begin
+        end = min(stage_end, total)
+        while begin < end:
+            live = sources.live(stage.weights)
+            if not live:
+                problem = (
+                    f"all sources of stage {number} are used up after {begin:,} tokens, "
+                    f"before {end:,}"
+                )
+                return Forecast(mixture, total, lines, [problem])
+            part_end = min(end, begin + sources.tokens_until_one_retires(live))
+            lines += sources.take(live, number, begin, part_end)
+            begin = part_end
+    return Forecast(mixture, total, lines, [])
+
+
+def _require_tokens_of_all(mixture: Mixture, sizes: Numbers) -> None:
     if sizes.keys() != set(mixture.names):
         raise ValueError(
             f"sizes must be {{source: tokens}} of all sources, {', '.join(mixture.names)}, found "
@@ -71,62 +94,58 @@ def forecast(
             raise ValueError(
                 f"source {name!r} has no training tokens; leave it out of this mixture"
             )
-    total = tokens_of("tokens", tokens)
-    taken = dict.fromkeys(sizes, 0.0)
-    caps = mixture.max_epochs
-    limits = {name: caps[name] * size for name, size in sizes.items() if name in caps}
-    lines: list[ForecastLine] = []
-    ends = [*(stage.begin for stage in mixture.stages[1:]), total]
-    for number, (stage, stage_end) in enumerate(zip(mixture.stages, ends, strict=True)):
-        begin = stage.begin
-        end = min(stage_end, total)
-        while begin < end:
-            live = _live(stage.weights, taken, limits)
-            if not live:
-                problem = (
-                    f"all sources of stage {number} are used up after {begin:,} tokens, "
-                    f"before {end:,}"
-                )
-                return Forecast(mixture, total, lines, [problem])
-            last_tokens = _tokens_until_retired(live, taken, limits)
-            part_end = min([end, *(begin + max(1, count) for count in last_tokens.values())])
-            weight_sum = sum(live.values())
-            for name, weight in live.items():
-                before = taken[name]
-                taken[name] += (part_end - begin) * weight / weight_sum
-                if name in limits and part_end - begin >= last_tokens[name]:
-                    taken[name] = limits[name]  # it retires here
-                line = ForecastLine(
-                    stage=number,
-                    begin=begin,
-                    end=part_end,
-                    source=name,
-                    weight=weight,
-                    share=weight / weight_sum,
-                    tokens=round(taken[name]) - round(before),
-                    epochs=taken[name] / sizes[name],
-                )
-                lines.append(line)
-            begin = part_end
-    return Forecast(mixture, total, lines, [])
 
 
-def _live(weights: Numbers, taken: Mapping[str, float], limits: Numbers) -> dict[str, int]:
-    """The weights of the sources that have not retired."""
-    live = {}
-    for name, tokens in taken.items():
-        if name in weights and tokens < limits.get(name, INFINITE):
-            live[name] = weights[name]
-    return live
+class _Sources:
+    """What has been taken from each source, and what a capped one may still give."""
 
+    def __init__(self, sizes: Numbers, max_epochs: Numbers):
+        self._sizes = sizes
+        self._taken = dict.fromkeys(sizes, 0.0)
+        capped = sizes.keys() & max_epochs.keys()
+        self._limits = {name: max_epochs[name] * sizes[name] for name in capped}
 
-def _tokens_until_retired(
-    live: Numbers, taken: Mapping[str, float], limits: Numbers
-) -> dict[str, int]:
-    """The tokens of all sources together after which each capped one retires."""
-    weight_sum = sum(live.values())
-    last_tokens = {}
-    for name, weight in live.items():
-        if name in limits:
-            last_tokens[name] = round((limits[name] - taken[name]) * weight_sum / weight)
-    return last_tokens
+    def live(self, weights: Numbers) -> dict[str, int]:
+        """The weights of the sources that have not retired."""
+        live = {}
+        for name, tokens in self._taken.items():
+            if name in weights and tokens < self._limits.get(name, NEVER):
+                live[name] = weights[name]
+        return live
+
+    def tokens_until_one_retires(self, live: Numbers) -> int:
+        """The tokens of all sources together, at least 1, after which the first capped one
+        retires.
+        """
+        counts = [self._until_retired(name, live) for name in live]
+        return max(1, min(counts))
+
+    def _until_retired(self, name: str, live: Numbers) -> int:
+        if name not in self._limits:
+            return NEVER
+        left = self._limits[name] - self._taken[name]
+        return round(left * sum(live.values()) / live[name])
+
+    def take(self, live: Numbers, stage: int, begin: int, end: int) -> list[ForecastLine]:
+        """Takes the tokens of a part, in which weights are unchanged; a line for each source."""
+        weight_sum = sum(live.values())
+        retiring = {name for name in live if end - begin >= self._until_retired(name, live)}
+        lines = []
+        for name, weight in live.items():
+            before = self._taken[name]
+            after = before + (end - begin) * weight / weight_sum
+            if name in retiring:
+                after = self._limits[name]
+            self._taken[name] = after
+            line = ForecastLine(
+                stage=stage,
+                begin=begin,
+                end=end,
+                source=name,
+                weight=weight,
+                share=weight / weight_sum,
+                tokens=round(after) - round(before),
+                epochs=after / self._sizes[name],
+            )
+            lines.append(line)
+        return lines

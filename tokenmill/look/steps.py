@@ -40,6 +40,14 @@ KNOWN = {
 END = Cursor(1 << 62)
 
 
+class LegOfSource(NamedTuple):
+    """What one leg dealt of a source: the rows from `first` on, before `end`."""
+
+    run: Run  # where the leg begins
+    first: Cursor
+    end: Cursor
+
+
 class ShownRow(NamedTuple):
     """A row, and what it consists of.
 
@@ -138,8 +146,8 @@ class RunRows:
     def leg_at(self, name: str, epoch: int, window: int, row: int) -> Run:
         """The run at the beginning of the leg that dealt the row at a place, or will."""
         place = (epoch, window, row)
-        (run,) = [run for run, first, end in self._legs_of(name) if first <= place < end]
-        return run
+        (leg,) = [leg for leg in self._legs_of(name) if leg.first <= place < leg.end]
+        return leg.run
 
     def at(self, name: str, epoch: int, window: int, row: int) -> ShownRow:
         """The row at a place, of the length at which it was dealt, or will be.
@@ -167,12 +175,12 @@ class RunRows:
 
         They are of the lengths at which they were dealt.
         """
-        for run, first, end in self._legs_of(name):
-            if not first.epoch <= epoch <= end.epoch:
+        for leg in self._legs_of(name):
+            if not leg.first.epoch <= epoch <= leg.end.epoch:
                 continue
-            source = self._source(run, name)
+            source = self._source(leg.run, name)
             for row in self._with_document(source, entry, document, epoch):
-                if first <= (row.epoch, row.window, row.row) < end:
+                if leg.first <= (row.epoch, row.window, row.row) < leg.end:
                     yield row
 
     def _with_document(
@@ -183,19 +191,18 @@ class RunRows:
         names = [shard.name for shard in documents.entries]
         if entry.name not in names:
             return
-        offsets = documents.token_set.open(entry).offsets
-        begin, end = offsets[document : document + 2].tolist()
+        begin, end = documents.token_set.open(entry).bounds(document)
         slices = documents.windows.slices
         if slices.copies is not None:  # of a view
             first, last, *_ = slices.copies
-            has_it = (first <= document) & (document < last)
+            may_have_it = (first <= document) & (document < last)
         elif self.order.packing.packs_documents:  # all of it is in the window in which it begins
-            has_it = (slices.begin <= begin) & (begin < slices.end)
+            may_have_it = (slices.begin <= begin) & (begin < slices.end)
         else:  # rows that begin before the document may reach into it
-            has_it = (slices.begin < end) & (slices.end > begin - source.seq_len)
-        has_it &= slices.shard == names.index(entry.name)
-        windows = documents.windows.windows_of_slices()
-        for window in np.unique(windows[has_it]).tolist():
+            may_have_it = (slices.begin < end) & (slices.end > begin - source.seq_len)
+        may_have_it &= slices.shard == names.index(entry.name)
+        windows = documents.windows.windows_of_slices()[may_have_it]
+        for window in np.unique(windows).tolist():
             before = source.rows_of_window(epoch, window).start
             table = source.table(epoch, window)
             for row, filler in table.rows_with(entry.name, begin, end):
@@ -208,23 +215,21 @@ class RunRows:
                     filler=filler,
                 )
 
-    def _legs_of(self, name: str) -> Iterator[tuple[Run, Cursor, Cursor]]:
-        """The run where each leg with a source begins, and what this leg dealt: the first, and the
-        end.
-
-        ValueError if epochs were begun anew.
-        """
+    def _legs_of(self, name: str) -> Iterator[LegOfSource]:
+        """The legs with a source, in order. ValueError if epochs were begun anew."""
         if any(leg.restarts for leg in self.run.legs):
             raise ValueError(
                 "set_epoch was called in this run, so rows cannot be found by place or document; "
                 "use --step"
             )
-        numbers = [n for n, leg in enumerate(self.run.legs) if name in leg.setting.sets]
-        cursors = [self.run.legs[n].begin.cursors[name] for n in numbers]
+        legs = self.run.legs
+        numbers = [number for number, leg in enumerate(legs) if name in leg.setting.sets]
+        cursors = [legs[number].begin.cursors[name] for number in numbers]
+        cursors[:1] = [Cursor()]  # rows before the first leg are shown as it would deal them
         for index, number in enumerate(numbers):
-            first = cursors[index] if index else Cursor()
+            run = Run(legs[: number + 1], legs[number].begin)
             end = min(cursors[index + 1 :], default=END)
-            yield Run(self.run.legs[: number + 1], self.run.legs[number].begin), first, end
+            yield LegOfSource(run, cursors[index], end)
 
     def _of_rank(self, leg: Run, step: int, rank: int) -> Iterator[ShownRow]:
         """A rank's rows of nanochat's order."""

@@ -29,15 +29,15 @@ from tokenmill.prepare.pool import Pool
 from tokenmill.prepare.progress import Progress
 from tokenmill.store.columns import MASK, OFFSETS, TARGETS, TOKENS, columns_of
 from tokenmill.store.files import BLOCK_BYTES, Checksums, read_json, sha256_of_file
-from tokenmill.store.maps import map_file
-from tokenmill.store.shards import OFFSET, ShardEntry, in_blocks, shard_path
-from tokenmill.store.token_sets import (
+from tokenmill.store.manifests import (
     SMALL_FILES,
-    TokenSet,
     checksums_of_files,
     kept_manifest,
     require_kept_manifests,
 )
+from tokenmill.store.maps import map_file
+from tokenmill.store.shards import OFFSET, ShardEntry, in_blocks, shard_path
+from tokenmill.store.token_sets import TokenSet
 from tokenmill.store.views import FOLDER, VIEW_ARRAYS
 from tokenmill.tokenize.tokenizer import Tokenizer
 

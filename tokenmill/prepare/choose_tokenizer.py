@@ -28,6 +28,7 @@ from tokenmill.text.plan import plan, shard_size
 from tokenmill.text.source_file import SourceFile
 from tokenmill.text.validation import Rule, divide, find_rule
 from tokenmill.tokenize.load import load_any
+from tokenmill.tokenize.lost import LostCharacters
 from tokenmill.tokenize.tokenizer import Tokenizer
 from tokenmill.tokenize.train import train_tokenizer
 
@@ -51,10 +52,11 @@ def find_tokenizer(
     if config.train_size is None:
         is_added = config.bos_token in config.added_tokens
         tokenizer = load_any(config.tokenizer_name, None if is_added else config.bos_token)
-        if tokenizer.unknown:
+        unknown = LostCharacters(tokenizer).unknown
+        if unknown:
             say(
                 f"warning: tokenizer {tokenizer.name} has no token for some characters, as "
-                f"{tokenizer.unknown[:8]!r}; they are lost from the text, and counted, and more "
+                f"{unknown[:8]!r}; they are lost from the text, and counted, and more "
                 "than a thousandth of a file's is an error"
             )
     else:

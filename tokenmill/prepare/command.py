@@ -16,9 +16,9 @@ from typing import Any, NoReturn
 import tyro
 
 from tokenmill.messages import counted, in_bytes, sanitize
-from tokenmill.prepare.config import PRESETS, PreparationError, PrepareConfig
+from tokenmill.prepare.config import PRESETS, PrepareConfig
 from tokenmill.prepare.destination import Destination
-from tokenmill.prepare.failures import Failure
+from tokenmill.prepare.failures import Failure, PreparationError
 from tokenmill.prepare.made import left_out_sentences
 from tokenmill.prepare.remembered import command_path, flags_of, parts_of_command, sets_named
 from tokenmill.prepare.run import prepare

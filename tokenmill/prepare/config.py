@@ -4,11 +4,9 @@ config = PrepareConfig(source="corpus", tokenizer="train:32768", part="3/32")
 config.dataset, config.options, config.part_of      the set's name, how documents are read, (3, 32)
 """
 
-import os
 import re
 from dataclasses import dataclass, replace
 from itertools import combinations
-from math import ceil
 from numbers import Real
 from pathlib import Path
 from typing import Any, Literal
@@ -19,36 +17,17 @@ from tokenmill.store.columns import KNOWN
 from tokenmill.store.schema import MOST_IDS
 from tokenmill.text.formats import MAX_DOCUMENT_BYTES, ReadOptions
 from tokenmill.text.listing import name_of_source
+from tokenmill.threads import available_cores
 from tokenmill.tokenize.chat_rule import NAMES as CHAT_NAMES
 from tokenmill.tokenize.engine import EngineName
 
 FEW_NAMES = 3  # of sources, that make the name of the data set
 ESCAPES = {"n": "\n", "r": "\r", "t": "\t", "\\": "\\"}
-# that may be paths, not empty
-TEXTS = ("tokenizer", "bos_token", "add_tokens", "val_file", "chat", "raw_dir")
-ALL_TEXTS: tuple[str, ...] = (
-    *TEXTS,
-    "eot_token",
-    "messages_column",
-    "name",
-    "text_column",
-    "keep_columns",
-)
-ALL_TEXTS += ("document_separator", "revision", "tokens_root", "part", "loss", "engine")
+NOT_EMPTY = ["tokenizer", "bos_token", "add_tokens", "val_file", "chat", "raw_dir"]
+TEXTS = [*NOT_EMPTY, "eot_token", "messages_column", "name", "text_column", "keep_columns"]
+TEXTS += ["document_separator", "revision", "tokens_root", "part", "loss", "engine"]
 TRUTHS = ("unended_turns", "skip_broken", "keep_raw", "dry_run")
 SMALLEST = {"workers": 1, "num_shards": 1, "max_document_bytes": 1, "shard_text_bytes": 1000}
-
-
-def available_cores(quota: Path = Path("/sys/fs/cgroup/cpu.max")) -> int:
-    """Cores that this process may use: those it is bound to, and its container's quota."""
-    bound = os.cpu_count() or 1
-    if hasattr(os, "sched_getaffinity"):
-        bound = len(os.sched_getaffinity(0))
-    try:
-        microseconds, period = quota.read_text().split()
-        return max(1, min(bound, ceil(int(microseconds) / int(period))))
-    except (OSError, ValueError):  # no container, or "max"
-        return bound
 
 
 @dataclass(frozen=True)
@@ -118,7 +97,7 @@ class PrepareConfig:
         """Puts values in one form. Raises ValueError for one that cannot be used."""
         self._require_types()
         self._require_fitting()
-        for field in TEXTS:
+        for field in NOT_EMPTY:
             value = getattr(self, field)
             if value == "":  # an unset variable of the shell
                 flag = field.replace("_", "-")
@@ -152,7 +131,7 @@ class PrepareConfig:
 
     def _require_types(self) -> None:
         """ValueError for a value of another type than a field has."""
-        for field in ALL_TEXTS:
+        for field in TEXTS:
             value = getattr(self, field)
             if value is not None:
                 self._set(field, text_of(f"--{field.replace('_', '-')}", value))
@@ -316,19 +295,3 @@ PRESETS = {
     ),
     "demo": PrepareConfig(source="stdlib", tokenizer="train:8192"),
 }
-
-
-class PreparationError(Exception):
-    """Some units could not be made; the others are done.
-
-    `failures` (pool.Failure) says which, `folder` has the others.
-    """
-
-    def __init__(self, failures: list[Any], folder: Path | str):
-        reasons = "; ".join(dict.fromkeys(failure.reason for failure in failures))
-        stops_all = any(failure.is_for_all for failure in failures)
-        others_done = "" if stops_all else ", all others are done"
-        super().__init__(f"{len(failures)} failed{others_done}: {reasons}")
-        self.failures = failures
-        self.is_refusal = any(failure.is_refusal for failure in failures)
-        self.folder = folder

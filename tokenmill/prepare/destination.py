@@ -28,9 +28,10 @@ from tokenmill.store.files import (
     write_changed,
     write_file,
 )
+from tokenmill.store.manifests import SMALL_FILES, write_token_bytes
 from tokenmill.store.names import is_plain
 from tokenmill.store.shards import finished_record, shard_path, sources_of
-from tokenmill.store.token_sets import SMALL_FILES, TokenSet, write_token_bytes
+from tokenmill.store.token_sets import TokenSet
 from tokenmill.tokenize.tokenizer import Tokenizer
 
 SUBFOLDERS = ("shards", "manifests")

@@ -81,7 +81,7 @@ def _encode_texts(
     texts = pa.concat_arrays([batch.texts for batch in batches])
     tokens, lengths, _ = encoder.encode(texts)
     encoder.prove(texts, tokens, lengths, proof_sample(shard, first, len(lengths)))
-    lost = encoder.tokenizer.lost_in(text.as_py() for text in texts)
+    lost = encoder.lost.among(text.as_py() for text in texts)
     return Encoded(batches, tokens, lengths, int(text_lengths(texts).sum()), {}, lost)
 
 

@@ -29,8 +29,9 @@ from tokenmill.store.files import (
     write_changed,
 )
 from tokenmill.store.locks import locked
+from tokenmill.store.manifests import SMALL_FILES
 from tokenmill.store.shards import ShardEntry
-from tokenmill.store.token_sets import SMALL_FILES, TokenSet
+from tokenmill.store.token_sets import TokenSet
 from tokenmill.store.views import FOLDER
 
 RANGE_PARTS = 8  # parts that are read at once

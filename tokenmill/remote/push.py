@@ -29,8 +29,9 @@ from tokenmill.remote.token_set import read_manifest
 from tokenmill.store.columns import META, TOKENS
 from tokenmill.store.files import sha256_of_file
 from tokenmill.store.locks import locked
+from tokenmill.store.manifests import digest_of
 from tokenmill.store.shards import ShardEntry
-from tokenmill.store.token_sets import TokenSet, digest_of
+from tokenmill.store.token_sets import TokenSet
 
 MOST_IN_A_FOLDER = 10_000  # files, on the hub
 

@@ -9,7 +9,8 @@ from typing import Any
 
 from tokenmill.store.columns import columns_of
 from tokenmill.store.files import read_json
-from tokenmill.store.token_sets import SMALL_FILES, TokenSet
+from tokenmill.store.manifests import SMALL_FILES
+from tokenmill.store.token_sets import TokenSet
 from tokenmill.store.views import FOLDER, VIEW_ARRAYS
 
 THREADS = 8  # that push or pull files

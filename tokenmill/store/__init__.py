@@ -9,6 +9,7 @@ Comes in: tokens, lengths, records. Goes out: arrays, manifests.
     columns       the table of a shard's columns: which files it has, and what each holds
     shards        one shard, mapped; shard_writer: written
     tables        columns that are parquet: metadata
+    manifests     the list of a set's shards, and its digest
     token_sets    a folder of shards with a manifest; views: how often each of its documents counts
     set_names     finds sets on this disk by their names
     documents     the documents of shards in order, for what goes over all tokens

@@ -55,12 +55,7 @@ def read(file: SourceFile, k: int, n: int, options: ReadOptions) -> Iterator[Row
                     continue
                 if len(record) != len(header):
                     if not options.skip_broken:
-                        cells = ",".join(record)[:60]
-                        raise ValueError(
-                            f"{file.shown}: line {reader.line_num:,}: expected {len(header)} "
-                            f"cells, as the header has, found {len(record)} in {cells!r}; fix it, "
-                            "or leave such records out by --skip-broken"
-                        )
+                        raise _wrong_number_of_cells(file, reader.line_num, header, record)
                     broken += 1
                     continue
                 records.append(record)
@@ -79,6 +74,16 @@ def read(file: SourceFile, k: int, n: int, options: ReadOptions) -> Iterator[Row
                 "does"
             ) from error
         yield _rows(records, columns, file.bytes - position, broken)
+
+
+def _wrong_number_of_cells(
+    file: SourceFile, line: int, header: Record, record: Record
+) -> ValueError:
+    cells = ",".join(record)[:60]
+    return ValueError(
+        f"{file.shown}: line {line:,}: expected {len(header)} cells, as the header has, found "
+        f"{len(record)} in {cells!r}; fix it, or leave such records out by --skip-broken"
+    )
 
 
 def _require_utf8(file: SourceFile) -> None:

@@ -3,8 +3,10 @@
 Comes in: Arrow arrays of text. Goes out: ids, lengths, and what a token set keeps of its tokenizer.
 
     tokenizer       a byte-level BPE: load, save, fingerprint, encode by tiktoken; train: one made
+    vocabularies    those of tiktoken by name; libraries: what runs tokenizers, and their errors
     chat_rule       the chat template that a tokenizer carries, and which turns are in the loss
     huggingface     runs any tokenizer.json with Hugging Face's library; spelling: its bytes
+    lost            finds characters that a tokenizer has no token for
     load            finds a tokenizer by name, on the hub or in a file; pickled: reads nanochat's
     encoder         documents to tokens, with an engine that is proven before and while it is used
     proofs          keeps what was proven in the user's cache

@@ -21,6 +21,7 @@ from tokenmill.store.shards import DTYPES
 from tokenmill.tokenize.codepoints import joined
 from tokenmill.tokenize.engine import ENGINES, REFERENCE, Encode, load_engine
 from tokenmill.tokenize.huggingface import HuggingFace
+from tokenmill.tokenize.lost import LostCharacters
 from tokenmill.tokenize.proof_texts import hard_texts, random_texts
 from tokenmill.tokenize.proofs import Proof, proof_path, read_proof, write_proof
 from tokenmill.tokenize.tokenizer import Tokenizer
@@ -71,6 +72,7 @@ class Encoder:
 
     def __init__(self, tokenizer: Tokenizer, engine: str = REFERENCE, proof: Proof | None = None):
         self.tokenizer = tokenizer
+        self.lost = LostCharacters(tokenizer)
         self.dtype = DTYPES[dtype_name(tokenizer.vocab_size)]
         self.is_reference = engine == REFERENCE
         self.engine = tokenizer.library if self.is_reference else engine
@@ -89,7 +91,7 @@ class Encoder:
         """Makes what would be made when it is first needed, before workers are forked."""
         self.encode(pa.array(["a"], pa.large_string()))
         self.tokenizer.encode("a")
-        self.tokenizer.lost_in(["a"])
+        self.lost.among(["a"])
 
     def encode(self, documents: pa.LargeStringArray) -> tuple[np.ndarray, np.ndarray, int]:
         """Tokens of documents, BOS first; the length of each; how many the reference encoded.

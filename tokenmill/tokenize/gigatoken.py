@@ -21,11 +21,12 @@ from tokenmill.tokenize import patterns
 from tokenmill.tokenize.codepoints import Ids, joined, text_buffers
 from tokenmill.tokenize.engine import Encode
 from tokenmill.tokenize.huggingface import HuggingFace, added_token, unspelled
+from tokenmill.tokenize.libraries import naming_the_library
 from tokenmill.tokenize.referred import NAME as NAME
 from tokenmill.tokenize.referred import code_points_of as code_points_of
 from tokenmill.tokenize.referred import normalizes, splits_digits, steps_of
 from tokenmill.tokenize.referred import refers_of as refers_of
-from tokenmill.tokenize.tokenizer import Tokenizer, naming_the_library
+from tokenmill.tokenize.tokenizer import Tokenizer
 
 VERSIONS = {NAME: "0.10.0", "tiktoken": "0.14.0", "tokenizers": "0.23.3"}  # that it was proven with
 # what it calls each split pattern; patterns.py adds how nanochat's splits digits

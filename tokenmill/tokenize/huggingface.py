@@ -13,19 +13,19 @@ kept in the token set, so ids are decoded as they were made. Three things are le
 
 import hashlib
 import os
-import unicodedata
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
-from itertools import chain, islice
+from itertools import chain
 from typing import TYPE_CHECKING, Any, Self
 
 import numpy as np
 
 from tokenmill.extras import MissingExtra, naming_the_extra
 from tokenmill.threads import cached_property
-from tokenmill.tokenize.spelling import LOW_LINE, Spelling, spells_bytes
-from tokenmill.tokenize.tokenizer import Tokenizer, naming_the_library
+from tokenmill.tokenize.libraries import naming_the_library
+from tokenmill.tokenize.spelling import Spelling
+from tokenmill.tokenize.tokenizer import Tokenizer
 
 if TYPE_CHECKING:
     import tokenizers
@@ -39,10 +39,7 @@ OLD = ((0x34, 0x4D), (0x4E, 0x9F), (0xAC, 0xD7), (0xD8, 0xF9), (0x200, 0x2A6))
 _OLD_BLOCKS = chain.from_iterable(range(first, last) for first, last in OLD)
 BLOCKS = sorted({*range(1, 0x324), 0xE00}.difference(_OLD_BLOCKS))
 HIDDEN = "\ufdd0"  # no character; special tokens are called by it, and U+FFFD replaces it in texts
-LAST_PLANES = 0x40000  # from here on, Unicode has no letter, digit or sign
 BATCH = 256  # documents that the library encodes at a time
-OF_WORDS = ("WordPiece", "WordLevel")  # models that know words, and not their letters
-UTF8_BYTES = {*range(0xC0), *range(0xC2, 0xF5)}  # that are in valid UTF-8
 
 Parts = dict[str, Any]  # of a tokenizer.json
 
@@ -70,7 +67,7 @@ class HuggingFace(Tokenizer):
             )
         tokenizer = cls(name, "", {}, special, bos_token, parts=json_parts | LEFT_OUT)
         tokenizer.encode("a")
-        vocab = tokenizer._vocab
+        vocab = tokenizer.vocab
         for id, count in Counter(vocab.values()).items():
             if count > 1:
                 namesakes = [token for token, token_id in vocab.items() if token_id == id][:3]
@@ -106,7 +103,7 @@ class HuggingFace(Tokenizer):
 
     @cached_property
     def vocab_size(self) -> int:
-        return 1 + max(*self._vocab.values(), *self.special_tokens.values())
+        return 1 + max(*self.vocab.values(), *self.special_tokens.values())
 
     @property
     def _what_ids_follow_from(self) -> list[Any]:
@@ -131,7 +128,7 @@ class HuggingFace(Tokenizer):
         return _load(self.parts, self.name)
 
     @cached_property
-    def _vocab(self) -> dict[str, int]:
+    def vocab(self) -> dict[str, int]:
         vocab = self.parts["model"]["vocab"]
         if not isinstance(vocab, dict):  # a list with scores
             vocab = {token: id for id, (token, _) in enumerate(vocab)}
@@ -145,7 +142,7 @@ class HuggingFace(Tokenizer):
     def encode_many(self, texts: Sequence[str]) -> list[np.ndarray]:
         """Ids of each text, without BOS."""
         ids: list[np.ndarray] = []
-        texts = [_without_hidden(text) for text in texts]
+        texts = [without_hidden(text) for text in texts]
         for first in range(0, len(texts), BATCH):
             batch = texts[first : first + BATCH]
             named = f"{self.name} on texts from {batch[0][:40]!r} on"
@@ -153,71 +150,6 @@ class HuggingFace(Tokenizer):
                 encoded = self.encoding_of_texts.encode_batch_fast(batch, add_special_tokens=False)
             ids += [np.array(encoding.ids, np.uint32) for encoding in encoded]
         return ids
-
-    @cached_property
-    def unknown(self) -> str:
-        """Characters that it has no token for, among one or more of every 256 code points."""
-        return "".join(filter(self._is_lost, _characters_of_all_blocks()))
-
-    def lost_in(self, texts: Iterable[str]) -> tuple[str, int]:
-        """What the ids of texts lack: letters, digits and signs; and of how many characters."""
-        if not self.unknown:
-            return "", 0
-        lost = ""
-        num_characters = 0
-        for text in texts:
-            lost += self._lost_in_text(text)
-            num_characters += len(text)
-        return lost, num_characters
-
-    def _lost_in_text(self, text: str) -> str:
-        normalizer = self.encoding_of_texts.normalizer
-        if normalizer:
-            text = normalizer.normalize_str(text)
-        if self.parts["model"].get("type") in OF_WORDS:
-            return self._outside_of_tokens(text)
-        lost = set(filter(self._is_lost, set(text)))
-        return "".join(character for character in text if character in lost) if lost else ""
-
-    def _is_lost(self, character: str) -> bool:
-        """Whether a character by itself has no token: then, but in words, none of its copies."""
-        if character not in self._lost_alone:
-            self._lost_alone[character] = bool(self._outside_of_tokens(character))
-        return self._lost_alone[character]
-
-    @cached_property
-    def _lost_alone(self) -> dict[str, bool]:
-        return {}
-
-    def _outside_of_tokens(self, text: str) -> str:
-        """The letters, digits and signs of a text that are in no token, or in the unknown one."""
-        text = _without_hidden(text)
-        with naming_the_library(self.library, self.name):
-            encoded = self.encoding_of_texts.encode(text, add_special_tokens=False)
-        is_kept = np.zeros(len(text), bool)
-        for id, (begin, end) in zip(encoded.ids, encoded.offsets, strict=True):
-            if id in self._writing_ids:
-                is_kept[begin:end] = True
-        lost = []
-        for character, kept in zip(text, is_kept.tolist(), strict=True):
-            is_whole = kept and self._missing_bytes.isdisjoint(character.encode())
-            if not is_whole and _is_visible(character):
-                lost.append(character)
-        return "".join(lost)
-
-    @cached_property
-    def _writing_ids(self) -> set[int]:
-        """The ids that stand for more than white space, without the unknown token."""
-        model = self.parts["model"]
-        unknown = self._vocab.get(model.get("unk_token"), model.get("unk_id"))
-        return {id for id, token in self.tokens.items() if token.strip() and id != unknown}
-
-    @cached_property
-    def _missing_bytes(self) -> set[int]:
-        """The bytes that a byte-level vocabulary lacks, so that characters lose a part."""
-        if not spells_bytes(self.parts):
-            return set()
-        return UTF8_BYTES.difference(token[0] for token in self.tokens.values() if len(token) == 1)
 
     def decode(self, ids: Sequence[int] | np.ndarray) -> str:
         """Text of ids, special tokens spelled out. ValueError as in `token`."""
@@ -249,7 +181,7 @@ class HuggingFace(Tokenizer):
         added = {token["id"] for token in self.parts.get("added_tokens") or []}
         spelling = Spelling(self.parts)
         tokens = {}
-        for name, id in self._vocab.items():
+        for name, id in self.vocab.items():
             tokens[id] = name.encode() if id in added else spelling.bytes_of(name)
         return tokens
 
@@ -262,7 +194,7 @@ class HuggingFace(Tokenizer):
         return {"pattern": "", "ranks": {}} | own_fields
 
 
-def _without_hidden(text: str) -> str:
+def without_hidden(text: str) -> str:
     """A text as UTF-8 can have it, without the code point of special tokens' names."""
     valid = text.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
     return valid.replace(HIDDEN, "\ufffd")
@@ -280,20 +212,6 @@ def _load(parts: Parts, name: str) -> "tokenizers.Tokenizer":
         )
     with naming_the_library("tokenizers", name):
         return tokenizers.Tokenizer.from_str(orjson.dumps(parts).decode())
-
-
-def _is_visible(character: str) -> bool:
-    """Whether it is a letter, digit or sign, and not what SentencePiece writes for a space."""
-    return unicodedata.category(character)[0] in "LNPS" and character != LOW_LINE
-
-
-def _characters_of_all_blocks() -> list[str]:
-    """Latin-1, and of each 256 code points the first letter, digit or sign."""
-    characters = [chr(code) for code in range(0x21, 0x100)]
-    for first in range(0x100, LAST_PLANES, 0x100):
-        block = map(chr, range(first, first + 0x100))
-        characters += islice(filter(_is_visible, block), 1)
-    return characters
 
 
 def _digest_of_code_points(loaded: "tokenizers.Tokenizer") -> str:

@@ -21,7 +21,8 @@ from tokenmill.store.files import LARGEST, read_bounded
 from tokenmill.store.schema import MOST_IDS
 from tokenmill.tokenize.huggingface import HuggingFace
 from tokenmill.tokenize.pickled import read_pickle
-from tokenmill.tokenize.tokenizer import BOS_TOKENS, Tokenizer, load_tokenizer
+from tokenmill.tokenize.tokenizer import Tokenizer
+from tokenmill.tokenize.vocabularies import BOS_TOKENS, load_tokenizer
 
 FILE = "tokenizer.json"
 CONFIGS = ("tokenizer_config.json", "special_tokens_map.json")  # beside it, if anything

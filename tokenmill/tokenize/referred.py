@@ -27,8 +27,9 @@ from tokenmill.tokenize import patterns
 from tokenmill.tokenize.codepoints import CodePoints, differing_documents
 from tokenmill.tokenize.engine import Encode, Refers
 from tokenmill.tokenize.huggingface import FLAGS, HuggingFace
+from tokenmill.tokenize.libraries import naming_the_library
 from tokenmill.tokenize.spelling import LOW_LINE
-from tokenmill.tokenize.tokenizer import Tokenizer, naming_the_library
+from tokenmill.tokenize.tokenizer import Tokenizer
 
 NAME = "gigatoken"
 SPACES = (" ", LOW_LINE)

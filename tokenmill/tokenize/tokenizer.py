@@ -11,35 +11,26 @@ Lone surrogates become U+FFFD, as in tiktoken's own `encode_ordinary`.
 """
 
 import base64
-import contextlib
-import difflib
-import functools
 import hashlib
 import json
 import os
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from types import ModuleType
 from typing import TYPE_CHECKING, Any, ClassVar, Self
 
 import numpy as np
 
-from tokenmill.extras import naming_the_extra
 from tokenmill.store.files import header, read_json, write_changed
 from tokenmill.store.names import plain
 from tokenmill.store.schema import MOST_IDS
 from tokenmill.store.token_sets import TokenSet
 from tokenmill.threads import cached_property
 from tokenmill.tokenize.chat_rule import ChatRule
+from tokenmill.tokenize.libraries import naming_the_library, tiktoken_package
 
 if TYPE_CHECKING:
     import tiktoken
-
-# gpt2 and r50k_base are the same 50,257 tokens; tiktoken has the second in one file
-ALIASES = {"gpt2": "r50k_base"}
-SHORT_NAMES = {name: alias for alias, name in ALIASES.items()}
-BOS_TOKENS = ("<|bos|>", "<|begin_of_text|>", "<s>", "<|endoftext|>")
 
 
 @dataclass(frozen=True)
@@ -124,7 +115,7 @@ class Tokenizer:
 
     @cached_property
     def encoding(self) -> "tiktoken.Encoding":
-        package = _tiktoken()
+        package = tiktoken_package()
         with naming_the_library("tiktoken", self.name):
             encoding: tiktoken.Encoding = package.Encoding(
                 self.name,
@@ -145,18 +136,6 @@ class Tokenizer:
     def encode_many(self, texts: Sequence[str]) -> list[np.ndarray]:
         """Ids of each text, without BOS."""
         return [np.asarray(self.encode(text), np.uint32) for text in texts]
-
-    @property
-    def unknown(self) -> str:
-        """Some of the characters that it has no token for: with all bytes, there are none."""
-        return ""
-
-    def lost_in(self, texts: Iterable[str]) -> tuple[str, int]:
-        """The characters of texts that the ids lack, and of how many it was looked for.
-
-        Texts are not read where nothing can be lost.
-        """
-        return "", 0
 
     def decode(self, ids: Sequence[int] | np.ndarray) -> str:
         """Text of ids, special tokens spelled out; a character cut in two becomes U+FFFD.
@@ -266,85 +245,3 @@ class Tokenizer:
 def digest_of(value: Any) -> str:
     """The SHA-256 of a value as JSON: 64 hex digits."""
     return hashlib.sha256(json.dumps(value, sort_keys=True).encode()).hexdigest()
-
-
-def load_tokenizer(spec: str) -> Tokenizer:
-    """A tokenizer by its tiktoken name, or from a tokenizer.json that tokenmill wrote.
-
-    ValueError for an unknown name, FileNotFoundError for a missing file, ConnectionError if the
-    vocabulary cannot be downloaded.
-    """
-    if spec.endswith(".json"):
-        if not Path(spec).exists():
-            raise FileNotFoundError(
-                f"{spec}: expected a tokenizer.json, found no such file; check --tokenizer"
-            )
-        return Tokenizer.load(Path(spec))
-    _require_known(spec)
-    vocabulary = _load_vocabulary(ALIASES.get(spec, spec))
-    special = dict(vocabulary["special_tokens"])
-    bos_token = next(token for token in BOS_TOKENS if token in special)
-    name = SHORT_NAMES.get(spec, spec)
-    return Tokenizer(name, vocabulary["pat_str"], vocabulary["mergeable_ranks"], special, bos_token)
-
-
-def _require_known(name: str) -> None:
-    known = sorted({*ALIASES, *_tiktoken().list_encoding_names()})
-    if name in known:
-        return
-    likely = list(known)
-    if Path(name).is_dir():
-        likely.append(f"./{name}")
-    near = difflib.get_close_matches(name.lower(), likely, 1)
-    hint = f", did you mean {near[0]}?" if near else ""
-    raise ValueError(
-        f"unknown tokenizer {name!r}{hint}; expected train:N, the path of a tokenizer.json or "
-        "nanochat's tokenizer.pkl, a model on the hub (owner/name), or "
-        f"{', '.join(known)}"
-    )
-
-
-def _tiktoken() -> ModuleType:
-    """The package, loaded when it is first needed: to read and describe one needs none."""
-    with naming_the_extra("prepare"):
-        import tiktoken
-    return tiktoken
-
-
-@functools.cache
-def _load_vocabulary(name: str) -> dict[str, Any]:
-    """What tiktoken makes an Encoding of: making one takes longer than reading the vocabulary."""
-    constructors = _tiktoken().registry.ENCODING_CONSTRUCTORS
-    try:
-        vocabulary: dict[str, Any] = constructors[name]()
-        return vocabulary
-    except Exception as error:  # requests', an OSError for the cache, a ValueError for a wrong hash
-        reason = str(error).splitlines()[0] if str(error) else type(error).__name__
-        raise ConnectionError(
-            f"the vocabulary of {name} is not cached here and could not be downloaded "
-            f"({reason:.100}...). Run once with a network; or set TIKTOKEN_CACHE_DIR to a folder "
-            "where tiktoken has cached it; or train a tokenizer on your own text, which needs no "
-            "network: --tokenizer train:32768"
-        ) from error
-
-
-class CannotRun(ValueError):
-    """A library cannot run a tokenizer, or encode a text."""
-
-
-@contextlib.contextmanager
-def naming_the_library(
-    library: str, name: str, passed_on: tuple[type[BaseException], ...] = ()
-) -> Iterator[None]:
-    """Turns what a library raises, even a Rust panic, into a ValueError, but for some errors."""
-    try:
-        yield
-    except (KeyboardInterrupt, SystemExit, MemoryError, ModuleNotFoundError, CannotRun):
-        raise
-    except passed_on:
-        raise
-    except BaseException as error:
-        reason = str(error).partition("\n")[0] or type(error).__name__
-        raise CannotRun(
-            f"the {library} library cannot run tokenizer {name}: {reason:.300}"
-        ) from error

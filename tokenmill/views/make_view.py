@@ -21,7 +21,7 @@ from tokenmill.rows.order import random_bits
 from tokenmill.rows.windows import DEFAULT_WINDOW_SIZE, cut_slices
 from tokenmill.store.columns import KNOWN
 from tokenmill.store.files import AtomicFile, header, write_json
-from tokenmill.store.shards import SPLITS, ShardEntry
+from tokenmill.store.shards import SPLITS, ShardEntry, Split
 from tokenmill.store.token_sets import TokenSet
 from tokenmill.store.views import FOLDER, MOST, NAME, VIEW_ARRAYS
 from tokenmill.views.documents import DocumentTables
@@ -67,6 +67,22 @@ def rounded(shard: str, times: np.ndarray) -> np.ndarray:
     return (floors + is_rounded_up).astype(np.uint8)
 
 
+class _Sums:
+    """What a view keeps of each split, and how many documents count how often."""
+
+    def __init__(self) -> None:
+        self.splits = {split: {"documents": 0, "copies": 0, "tokens": 0} for split in SPLITS}
+        self.times = np.zeros(MOST + 1, np.int64)
+
+    def add(self, split: Split, counts: np.ndarray, lengths: np.ndarray) -> None:
+        """Adds the documents of a shard: how often each counts, and its tokens."""
+        sums = self.splits[split]
+        sums["documents"] += int(np.count_nonzero(counts))
+        sums["copies"] += int(counts.sum(dtype=np.int64))
+        sums["tokens"] += int(lengths @ counts.astype(np.int64))
+        self.times += np.bincount(counts, minlength=MOST + 1)
+
+
 def write_view(
     token_set: TokenSet,
     name: str,
@@ -81,8 +97,7 @@ def write_view(
     """
     folder = token_set.path / FOLDER
     folder.mkdir(exist_ok=True)
-    times = np.zeros(MOST + 1, np.int64)  # how many documents count so often
-    splits = {split: {"documents": 0, "copies": 0, "tokens": 0} for split in SPLITS}
+    sums = _Sums()
     with (
         AtomicFile(folder / "new.counts") as counts_file,
         AtomicFile(folder / "new.slices") as slices_file,
@@ -94,12 +109,8 @@ def write_view(
             slices = cut_slices(number, np.asarray(shard.offsets), counts, slice_tokens)
             counts_file.write(counts.data)
             slices_file.write(slices.tobytes())
-            sums = splits[entry.split]
-            sums["documents"] += int(np.count_nonzero(counts))
-            sums["copies"] += int(counts.sum(dtype=np.int64))
-            sums["tokens"] += int(shard.lengths @ counts.astype(np.int64))
-            times += np.bincount(counts, minlength=MOST + 1)
-        if not times[1:].any():
+            sums.add(entry.split, counts, shard.lengths)
+        if not sums.times[1:].any():
             documents = token_set.manifest["documents"]
             raise ValueError(
                 f"{token_set.display_name}: view {name!r} keeps none of its {documents:,} "
@@ -117,9 +128,9 @@ def write_view(
         "manifest": token_set.digest,
         "rule": rule,
         "slice_tokens": slice_tokens,
-        "splits": splits,
+        "splits": sums.splits,
         **arrays,
-        "times": {str(number): count for number, count in enumerate(times.tolist()) if count},
+        "times": {str(number): count for number, count in enumerate(sums.times.tolist()) if count},
     }
     if not (folder / f"{digest}.json").exists():
         write_json(folder / f"{digest}.json", facts)
