@@ -175,7 +175,7 @@ def test_verify_finds_a_mask_that_does_not_agree_with_its_targets(chat_set, tmp_
     tokens = np.array(shard.tokens)
     lengths = shard.lengths
     for at, message in (
-        (int(np.argmax(mask)), "another number of tokens that bear loss"),
+        (int(np.argmax(mask)), "another number of tokens in the loss"),
         (0, "BOS of document 0"),
     ):
         changed = mask.copy()

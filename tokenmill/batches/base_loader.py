@@ -21,11 +21,11 @@ from tokenmill.batches.facts import NO_PARTS, IterationState, LoaderFacts, Parts
 from tokenmill.batches.ranks import rank_and_world_size, require_same_on_all_ranks, torch_rank
 from tokenmill.batches.resume import identity_of, order_of, resumed, setting_of
 from tokenmill.checks import whole_number
+from tokenmill.feed.batch import read_batch
 from tokenmill.feed.config import LoaderConfig
 from tokenmill.feed.dealers import Rows, dealer_of
 from tokenmill.feed.mixture import ONE_SET
 from tokenmill.feed.prefetch import CLOSED, Prefetch, Stop
-from tokenmill.feed.table import read_batch
 from tokenmill.feed.token_files import require_room
 from tokenmill.rows.position import write_position
 from tokenmill.rows.run import Run

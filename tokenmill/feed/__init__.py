@@ -11,7 +11,7 @@ each batch.
     dealers          what a loader asks of an order of rows, whichever it has
     mixed_rows       the order of rows, for one token set as for many; turns: a rank's part of it;
                      nanochat_rows: nanochat's
-    table            where the tokens of a window's rows are, and reading them
+    table            where the tokens of a window's rows are; batch: rows of some tables, joined
     conversations    what rows keep of chats, and what of them is in the loss
     pieces           the pieces of a row, for display
     token_files      the files that rows are in, and the parts of token sets at an address

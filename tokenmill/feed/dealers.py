@@ -15,13 +15,13 @@ from collections.abc import Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
+from tokenmill.feed.batch import Batch
 from tokenmill.feed.conversations import require_conversations
 from tokenmill.feed.mixed_rows import advance, mixed_rows, next_batch, past_empty_windows
 from tokenmill.feed.mixture import ONE_SET
 from tokenmill.feed.nanochat_rows import nanochat_rows
 from tokenmill.feed.prefetch import Stop
 from tokenmill.feed.source import Order, Source
-from tokenmill.feed.table import Batch
 from tokenmill.feed.turns import count_rows
 from tokenmill.rows.run import Run, Setting, past_of
 from tokenmill.store.token_sets import TokenSet

@@ -15,8 +15,9 @@ from collections.abc import Iterator
 from functools import lru_cache
 from itertools import count, groupby
 
+from tokenmill.feed.batch import Batch, TableRows, not_bos
 from tokenmill.feed.pieces import Piece, pieces_of
-from tokenmill.feed.table import Batch, ChangeCheck, TableRows, not_bos
+from tokenmill.feed.table import ChangeCheck
 from tokenmill.rows.other_packings import REFILL_DOCUMENTS, BestFitBuffer
 from tokenmill.rows.run import Run
 from tokenmill.store.shards import Shard, ShardEntry, sources_of

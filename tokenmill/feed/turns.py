@@ -10,8 +10,8 @@ from typing import NamedTuple
 
 import numpy as np
 
+from tokenmill.feed.batch import Batch, TableRows
 from tokenmill.feed.source import RowRange, Source
-from tokenmill.feed.table import Batch, TableRows
 from tokenmill.rows.interleave import Pattern
 
 Sources = Mapping[str, Source]

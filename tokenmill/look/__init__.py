@@ -15,7 +15,7 @@ Comes in: a token set. Goes out: lines in a terminal, one HTML page, a list of d
     packing_stats   what each packing does to lengths
     sample_rows     a few documents in all packings
     notebook        report and show in Python, which a notebook draws
-    verify          `tokenmill verify`
+    verify          `tokenmill verify`; set_checks: what it checks
 
 It must never change what it inspects.
 """

@@ -267,5 +267,5 @@ def _charts(bins: list[Bin], loss: LossStatistics | None, seq_len: int) -> list[
     for number, count in enumerate(loss.by_stretches.tolist()):
         label = f"{number}+" if number == MOST_STRETCHES else f"{number}"
         stretches.append((label, count))
-    title = "Share of conversations, by stretches that bear loss"
+    title = "Share of conversations, by spans that are in the loss"
     return [*charts, bars(title, stretches, "conversations")]

@@ -82,11 +82,11 @@ def verdict(lengths: np.ndarray, tallies: Mapping[str, Tally], seq_len: int) -> 
 def chat_verdict(
     lengths: np.ndarray, loss: LossStatistics, tallies: Mapping[str, Tally], seq_len: int
 ) -> str:
-    """What bears loss, and what rows of seq_len mean for these conversations."""
+    """What is in the loss, and what rows of seq_len mean for these conversations."""
     is_longer = lengths > seq_len + 1
     targets = max(1, loss.targets.sum())
     row = f"longer than a row of {seq_len:,} + 1 tokens"
-    in_loss = f"{percent(targets / lengths.sum())} of the tokens bear loss."
+    in_loss = f"{percent(targets / lengths.sum())} of the tokens are in the loss."
     if not is_longer.any():
         padding = percent(tallies["drop"].filler)
         return f"{in_loss} None of your conversations is {row}; padding is {padding} of the rows."

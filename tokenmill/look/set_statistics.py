@@ -65,7 +65,7 @@ class Bin(NamedTuple):
     last: int
     documents: int
     tokens: int
-    targets: int  # of the tokens, those that bear loss
+    targets: int  # of the tokens, those that are in the loss
 
 
 def histogram(lengths: np.ndarray, targets: np.ndarray | None = None) -> list[Bin]:
@@ -94,7 +94,7 @@ MOST_STRETCHES = 16  # a chart counts conversations of this many and more togeth
 class LossStatistics:
     """Counts over the shards that were read."""
 
-    targets: np.ndarray  # (documents,) int64: how many tokens of each conversation bear loss
+    targets: np.ndarray  # (documents,) int64: how many tokens of each conversation are in the loss
     # (documents,) int64: in how many stretches; in most templates, one for each turn in the loss
     stretches: np.ndarray
     # by long_documents and seq_len: the share of the targets that are in no row

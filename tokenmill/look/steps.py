@@ -15,13 +15,13 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from tokenmill.batches.resume import LONG_CHATS, identity_of, order_of, setting_of
+from tokenmill.feed.batch import Batch
 from tokenmill.feed.config import LoaderConfig
 from tokenmill.feed.mixed_rows import forward, next_batch, range_of_rank
 from tokenmill.feed.mixture import ONE_SET
 from tokenmill.feed.nanochat_rows import nanochat_rows
 from tokenmill.feed.pieces import Piece
 from tokenmill.feed.source import Order, Source
-from tokenmill.feed.table import Batch
 from tokenmill.feed.turns import batch_of, count_rows
 from tokenmill.rows.packing import LONG_DOCUMENTS
 from tokenmill.rows.plan import PACKINGS, Packing
