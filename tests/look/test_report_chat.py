@@ -15,7 +15,7 @@ from making import make_chat_set, run_prepare
 from tokenmill import RowLoader, TokenSet, cli
 from tokenmill.look.packing_stats import tally, variants
 from tokenmill.look.report_page import glance
-from tokenmill.look.set_statistics import MOST_STRETCHES, histogram, look_at_loss, sample
+from tokenmill.look.set_statistics import MOST_SPANS, histogram, look_at_loss, sample
 from tokenmill.messages import in_bytes
 
 CHOICES = ("crop", "drop")
@@ -71,22 +71,22 @@ def test_what_is_lost_is_what_an_epoch_of_a_loader_lacks(chats, choice, seq_len)
     assert counted.dropped > 0
 
 
-def test_targets_and_stretches_are_counted_by_conversation(chats):
+def test_targets_and_spans_are_counted_by_conversation(chats):
     token_set = TokenSet(chats)
     loss = look_at_loss(token_set, sample(token_set, "train"), SEQ_LENS)
     targets = []
-    stretches = []
+    spans = []
     for entry in token_set.split("train"):
         shard = token_set.open(entry)
         bits = np.unpackbits(shard.column("mask"), bitorder="little")[: entry.tokens].astype(bool)
         for first, last in itertools.pairwise(shard.offsets.tolist()):
             in_loss = bits[first:last].tolist()
             targets.append(sum(in_loss))
-            stretches.append(sum(value for value, _ in itertools.groupby(in_loss)))
+            spans.append(sum(value for value, _ in itertools.groupby(in_loss)))
     assert loss.targets.tolist() == targets
-    assert loss.stretches.tolist() == stretches
-    assert loss.by_stretches.tolist()[:3] == [stretches.count(number) for number in range(3)]
-    assert len(loss.by_stretches) <= MOST_STRETCHES + 1
+    assert loss.spans.tolist() == spans
+    assert loss.by_spans.tolist()[:3] == [spans.count(number) for number in range(3)]
+    assert len(loss.by_spans) <= MOST_SPANS + 1
     lengths = np.concatenate([token_set.open(entry).lengths for entry in token_set.split("train")])
     bins = histogram(lengths, loss.targets)
     assert sum(bar.targets for bar in bins) == sum(targets)

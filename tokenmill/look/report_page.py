@@ -17,7 +17,7 @@ from tokenmill.look import report_rows, report_text
 from tokenmill.look.charts import bars
 from tokenmill.look.packing_stats import Tally
 from tokenmill.look.sample_rows import Specimen
-from tokenmill.look.set_statistics import MOST_STRETCHES, Bin, LossStatistics, histogram
+from tokenmill.look.set_statistics import MOST_SPANS, Bin, LossStatistics, histogram
 from tokenmill.messages import counted, in_bytes
 from tokenmill.store.columns import columns_of
 from tokenmill.store.set_names import TOKENS_ROOT
@@ -263,9 +263,9 @@ def _charts(bins: list[Bin], loss: LossStatistics | None, seq_len: int) -> list[
     ]
     if loss is None:
         return charts
-    stretches = []
-    for number, count in enumerate(loss.by_stretches.tolist()):
-        label = f"{number}+" if number == MOST_STRETCHES else f"{number}"
-        stretches.append((label, count))
+    spans = []
+    for number, count in enumerate(loss.by_spans.tolist()):
+        label = f"{number}+" if number == MOST_SPANS else f"{number}"
+        spans.append((label, count))
     title = "Share of conversations, by spans that are in the loss"
-    return [*charts, bars(title, stretches, "conversations")]
+    return [*charts, bars(title, spans, "conversations")]

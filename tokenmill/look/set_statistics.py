@@ -87,7 +87,7 @@ def histogram(lengths: np.ndarray, targets: np.ndarray | None = None) -> list[Bi
     return [Bin(first[i], first[i + 1] - 1, *columns[i]) for i in used]
 
 
-MOST_STRETCHES = 16  # a chart counts conversations of this many and more together
+MOST_SPANS = 16  # a chart counts conversations of this many and more together
 
 
 @dataclass(frozen=True)
@@ -95,20 +95,20 @@ class LossStatistics:
     """Counts over the shards that were read."""
 
     targets: np.ndarray  # (documents,) int64: how many tokens of each conversation are in the loss
-    # (documents,) int64: in how many stretches; in most templates, one for each turn in the loss
-    stretches: np.ndarray
+    # (documents,) int64: in how many spans; in most templates, one for each turn in the loss
+    spans: np.ndarray
     # by long_documents and seq_len: the share of the targets that are in no row
     lost: dict[str, dict[int, float]]
     # of each shard: the place of each conversation's first target, NONE if it has none
     first: list[np.ndarray]
 
     @property
-    def by_stretches(self) -> np.ndarray:
-        """Conversations with 0, 1, 2 ... stretches: (most + 1,) int64.
+    def by_spans(self) -> np.ndarray:
+        """Conversations with 0, 1, 2 ... spans: (most + 1,) int64.
 
         The last may count those with more, too.
         """
-        return np.bincount(np.minimum(self.stretches, MOST_STRETCHES))
+        return np.bincount(np.minimum(self.spans, MOST_SPANS))
 
 
 def look_at_loss(
@@ -119,7 +119,7 @@ def look_at_loss(
     Raises ValueError or FileNotFoundError if a shard is damaged or missing.
     """
     targets = []
-    stretches = []
+    spans = []
     first_targets = []
     kept = {label: dict.fromkeys(seq_lens, 0) for label in variants(chat=True)}
     for shard in documents_of(token_set, entries):
@@ -128,11 +128,11 @@ def look_at_loss(
         begins = shard.offsets[:-1]
         ends = shard.offsets[1:]
         bits = np.append(mask, np.uint8(0))
-        is_first = np.zeros_like(bits)  # of a stretch; a conversation begins with BOS, outside
+        is_first = np.zeros_like(bits)  # of a span; a conversation begins with BOS, outside
         is_first[1:] = bits[1:] > bits[:-1]
         of_shard = _sums(bits, begins, ends)
         targets.append(of_shard)
-        stretches.append(_sums(is_first, begins, ends))
+        spans.append(_sums(is_first, begins, ends))
         first_targets.append(_first_targets(bits, begins, ends))
         for seq_len in seq_lens:
             row_ends = np.minimum(ends, begins + seq_len + 1)
@@ -144,7 +144,7 @@ def look_at_loss(
     lost: dict[str, dict[int, float]] = {}
     for label, counts in kept.items():
         lost[label] = {seq_len: 1 - count / total for seq_len, count in counts.items()}
-    return LossStatistics(all_targets, np.concatenate(stretches), lost, first_targets)
+    return LossStatistics(all_targets, np.concatenate(spans), lost, first_targets)
 
 
 def _first_targets(bits: np.ndarray, begins: np.ndarray, ends: np.ndarray) -> np.ndarray:
