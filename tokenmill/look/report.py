@@ -109,7 +109,8 @@ def main(arguments: list[str], prog: str) -> None:
     console = Console(highlight=False, soft_wrap=True, markup=False)
     require_folder("--out", config.out)
     location = set_folder(config.source)
-    findings = find(config)
+    with console.status("running each packing on the lengths of the documents"):
+        findings = find(config)
     if config.out:
         page = config.out
     elif isinstance(location, str):

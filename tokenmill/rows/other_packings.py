@@ -131,15 +131,6 @@ LENGTH = 64  # bits of a key below the length
 PLACE = (1 << LENGTH) - 1
 
 
-def _key(length: int, place: int) -> int:
-    """A key that sorts by length, and of equal lengths, the last place first."""
-    return length << LENGTH | PLACE - place
-
-
-def _length_and_place(key: int) -> tuple[int, int]:
-    return key >> LENGTH, PLACE - (key & PLACE)
-
-
 class BestFitBuffer:
     """Picks documents for rows. `refills` are lists of (length, place), with increasing places."""
 
@@ -154,15 +145,23 @@ class BestFitBuffer:
         row = []
         room = self.row_len
         while room:
-            while len(keys) < BUFFER_DOCUMENTS:
-                keys += [_key(length, place) for length, place in next(self.refills)]
-                keys.sort()  # two ascending runs and a short one: close to a merge
+            if len(keys) < BUFFER_DOCUMENTS:
+                self._refill()
             fit = bisect_left(keys, room + 1 << LENGTH)
             if not fit:
                 shortest = keys[0] >> LENGTH
                 fit = bisect_left(keys, shortest + 1 << LENGTH)  # the first of the shortest
-            length, place = _length_and_place(keys.pop(fit - 1))
-            taken = min(length, room)
+            key = keys.pop(fit - 1)
+            taken = key >> LENGTH
+            if taken > room:
+                taken = room
+            place = PLACE - (key & PLACE)
             row.append((place, taken))
             room -= taken
         return row
+
+    def _refill(self) -> None:
+        keys = self._keys
+        while len(keys) < BUFFER_DOCUMENTS:
+            keys += [length << LENGTH | PLACE - place for length, place in next(self.refills)]
+        keys.sort()  # two ascending runs and a short one: close to a merge

@@ -98,7 +98,10 @@ class AtomicFile:
             raise with_message(error, message) from error
 
     def commit(self) -> dict[str, Any]:
-        """Makes the file count; returns its {"bytes", "sha256", "crc32"}."""
+        """Makes the file count; returns its {"bytes", "sha256", "crc32"}.
+
+        Its content is on disk then. Its name is after `sync_folder`, which may serve several files.
+        """
         descriptor = self._file.fileno()
         with self._naming_the_file():
             self._file.flush()
@@ -109,8 +112,6 @@ class AtomicFile:
             os.posix_fadvise(descriptor, 0, 0, os.POSIX_FADV_DONTNEED)
         os.replace(self._temporary, self.path)
         self._file.close()
-        if self._durable:
-            _sync_folder(self.path.parent)
         return self.facts()
 
     def facts(self) -> dict[str, Any]:
@@ -131,8 +132,8 @@ class AtomicFile:
         self.discard()
 
 
-def _sync_folder(folder: Path) -> None:
-    """A rename itself must survive a power cut."""
+def sync_folder(folder: Path) -> None:
+    """Waits until the names of a folder's files are on disk: a rename must survive a power cut."""
     descriptor = os.open(folder, os.O_RDONLY)
     try:
         os.fsync(descriptor)
@@ -147,7 +148,10 @@ def write_file(path: Path, data: "Buffer", durable: bool = True) -> dict[str, An
     """
     with AtomicFile(path, durable) as file:
         file.write(data)
-        return file.commit()
+        facts = file.commit()
+    if durable:
+        sync_folder(path.parent)
+    return facts
 
 
 def write_json(path: Path, value: dict[str, Any]) -> None:

@@ -12,7 +12,14 @@ from typing import Any
 import numpy as np
 
 from tokenmill.store.columns import LISTED
-from tokenmill.store.files import header, read_json, sha256_of_file, write_changed, write_json
+from tokenmill.store.files import (
+    header,
+    read_json,
+    sha256_of_file,
+    sync_folder,
+    write_changed,
+    write_json,
+)
 from tokenmill.store.schema import CHAT_COUNTS, dtype_name
 from tokenmill.store.shards import COUNTS, ShardEntry, Split, shard_path
 from tokenmill.store.views import DIGEST
@@ -45,6 +52,7 @@ def write_manifest(
         "records": {name: sha256_of_file(shard_path(folder, name, "json")) for name in names},
         "shards": [ShardEntry.of_record(record, split).listed() for record, split in shards],
     }
+    sync_folder(folder / "shards")  # a run that was killed may have renamed a file and no more
     (folder / "manifests").mkdir(exist_ok=True)
     write_json(kept_manifest(folder, digest_of(manifest)), manifest)
     write_json(folder / "manifest.json", manifest)

@@ -18,7 +18,7 @@ from typing import Any, Self
 import numpy as np
 
 from tokenmill.store.columns import BIT, COLUMNS, OFFSETS, PARQUET, TOKENS, Column
-from tokenmill.store.files import AtomicFile, header, write_file, write_json
+from tokenmill.store.files import AtomicFile, header, write_json
 from tokenmill.store.shards import DTYPES, OFFSET, shard_path
 
 
@@ -75,9 +75,12 @@ class ShardWriter:
         }
         offsets_path = shard_path(self.folder, self.name, OFFSETS.suffix)
         record[TOKENS.suffix] = self._bin.commit()
-        record[OFFSETS.suffix] = write_file(offsets_path, offsets.data)
-        for suffix, file in self._columns.items():
-            record[suffix] = file.commit()
+        with AtomicFile(offsets_path) as file:
+            file.write(offsets.data)
+            record[OFFSETS.suffix] = file.commit()
+        for suffix, column in self._columns.items():
+            record[suffix] = column.commit()
+        # also waits until the names of the files above are on disk
         write_json(shard_path(self.folder, self.name, "json"), record)
         return record
 
