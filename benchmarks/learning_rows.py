@@ -24,7 +24,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from tokenmill.rows.other_packings import REFILL_DOCUMENTS, BestFitBuffer
+from tokenmill.rows.nanochat_buffer import REFILL_DOCUMENTS, BestFitBuffer
 from tokenmill.rows.packing import RowPlan, plan_rows
 from tokenmill.store.token_sets import TokenSet
 

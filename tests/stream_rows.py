@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from tokenmill.rows.other_packings import plan_concat, plan_random
+from tokenmill.rows.stream_packings import plan_concat, plan_random
 from tokenmill.rows.windows import Window
 
 

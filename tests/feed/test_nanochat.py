@@ -14,7 +14,7 @@ from reference import rows_in, rows_of
 
 from tokenmill.look.steps import RunRows
 from tokenmill.numpy import RowLoader
-from tokenmill.rows.other_packings import BestFitBuffer
+from tokenmill.rows.nanochat_buffer import BestFitBuffer
 from tokenmill.tokenize.tokenizer import Tokenizer
 
 

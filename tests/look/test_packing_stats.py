@@ -14,7 +14,7 @@ from stream_rows import starts
 from tokenmill.look import packing_stats
 from tokenmill.look.packing_stats import Tally, tally, variants
 from tokenmill.look.sample_rows import _rows
-from tokenmill.rows.gaps import MOST_FILLER
+from tokenmill.rows.donors import MOST_FILLER, DonorsAndReceivers
 from tokenmill.rows.packing import plan_rows
 
 PACKINGS = list(variants())
@@ -150,7 +150,7 @@ def test_nanochat_s_tally_is_that_of_a_slow_buffer(row_len, monkeypatch):
 
 def filler_without_cuts(lengths, row_len):
     """The filler of rows in which no document is cut that fits into one."""
-    nobody = lambda free, row_len: (free[:0], free[:0])  # noqa: E731
+    nobody = lambda free, row_len: DonorsAndReceivers(free[:0], free[:0])  # noqa: E731
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("tokenmill.rows.packing.choose_rows", nobody)
         plan = plan_rows(lengths, row_len, seed=(0, 0, 0))

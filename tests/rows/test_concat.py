@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from stream_rows import starts
 
-from tokenmill.rows.other_packings import count_concat, plan_concat, plan_random
+from tokenmill.rows.stream_packings import count_concat, plan_concat, plan_random
 from tokenmill.rows.windows import WindowSize, epoch_of_shards
 
 row_lens = st.integers(2, 24)

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from tokenmill.rows.gaps import MOST_FILLER
+from tokenmill.rows.donors import MOST_FILLER
 from tokenmill.rows.order import permutation, random_bits, random_digits
 from tokenmill.rows.packing import count_rows, plan_rows
 

@@ -2,7 +2,7 @@
 
 Rank r of W reads the row groups r, r + W, r + 2W ..., file by file in name order and epoch after
 epoch. It reads them in refills of up to 128 documents that never cross a row group (nanochat,
-`dataloader.py`). rows/other_packings.py picks from these. The place of a document is a whole number
+`dataloader.py`). rows/nanochat_buffer.py picks from these. The place of a document is a number
 that grows: visit of a shard << 32 | document in the shard.
 
 The cursor of such a run counts the rows of each rank. Resuming picks these rows again from document
@@ -18,7 +18,7 @@ from itertools import count, groupby
 from tokenmill.feed.batch import Batch, TableRows, not_bos
 from tokenmill.feed.pieces import Piece, pieces_of
 from tokenmill.feed.table import ChangeCheck
-from tokenmill.rows.other_packings import REFILL_DOCUMENTS, BestFitBuffer
+from tokenmill.rows.nanochat_buffer import REFILL_DOCUMENTS, BestFitBuffer
 from tokenmill.rows.run import Run
 from tokenmill.store.shards import Shard, ShardEntry, sources_of
 from tokenmill.store.token_sets import TokenSet

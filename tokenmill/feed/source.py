@@ -100,40 +100,52 @@ class Source:
     def walk(
         self, cursor: Cursor, count: int, until: int | None = None
     ) -> tuple[list[RowRange], Cursor]:
-        """The next `count` rows and the cursor after them; fewer rows if epoch `until` comes."""
-        self._drop_before(cursor)
-        spans: list[RowRange] = []
-        num_empty = 0  # windows in turn
-        epoch, window, row = cursor
-        while epoch != until:
-            rows = self.rows_of_window(epoch, window)
-            stop = min(row + count, rows.stop)
-            if stop > row:
-                spans.append(RowRange(epoch, window, row - rows.start, stop - rows.start))
-                count -= stop - row
-                row = stop
-            if row < rows.stop:
-                if rows.stop - row <= len(rows) // 4:
-                    self.expect(*self._next(epoch, window))
-                break
-            if rows:
-                num_empty = 0
-            else:
-                num_empty += 1
-                self._require_some_rows(epoch, num_empty)
-            epoch, window = self._next(epoch, window)
-            row = 0
-            # with `until`, go past windows without rows, to see whether the source ends here
-            if not count and until is None:
-                break
-        return spans, Cursor(epoch, window, row)
+        """The next `count` rows and the cursor after them; fewer rows if epoch `until` comes.
 
-    def _require_some_rows(self, epoch: int, num_empty: int) -> None:
-        """ValueError if more windows in turn are empty than an epoch has."""
-        if num_empty > self.count_windows(epoch):
-            raise ValueError(
-                f"{self.token_set.display_name}: split {self._order.split!r} has no row this long"
-            )
+        With `until`, the cursor goes past windows without rows, and so says whether the source has
+        ended.
+        """
+        self._drop_before(cursor)
+        ranges: list[RowRange] = []
+        after = cursor
+        for begin, rows in self._windows_from(cursor, until):
+            stop = min(begin.row + count, rows.stop)
+            after = begin
+            if stop > begin.row:
+                first = begin.row - rows.start
+                ranges.append(RowRange(begin.epoch, begin.window, first, stop - rows.start))
+                count -= stop - begin.row
+                after = begin._replace(row=stop)
+            if after.row < rows.stop:
+                self._expect_next(after, rows)
+                return ranges, after
+            after = self._next(begin)
+            if not count and until is None:
+                return ranges, after
+        return ranges, after
+
+    def _windows_from(self, cursor: Cursor, until: int | None) -> Iterator[tuple[Cursor, range]]:
+        """The windows from that of a cursor on, before epoch `until`, and each one's rows.
+
+        ValueError if more of them in turn are empty than an epoch has.
+        """
+        num_empty = 0
+        while cursor.epoch != until:
+            rows = self.rows_of_window(cursor.epoch, cursor.window)
+            yield cursor, rows
+            num_empty = 0 if rows else num_empty + 1
+            if num_empty > self.count_windows(cursor.epoch):
+                raise ValueError(
+                    f"{self.token_set.display_name}: split {self._order.split!r} has no row this "
+                    "long"
+                )
+            cursor = self._next(cursor)
+
+    def _expect_next(self, cursor: Cursor, rows: range) -> None:
+        """Has the next window planned once three quarters of this one's rows are dealt."""
+        if rows.stop - cursor.row <= len(rows) // 4:
+            following = self._next(cursor)
+            self.expect(following.epoch, following.window)
 
     def _drop_before(self, cursor: Cursor) -> None:
         """Drops windows that are done."""
@@ -142,10 +154,11 @@ class Source:
             self._tables = {at: table for at, table in self._tables.items() if at >= here}
             self._rows = {at: rows for at, rows in self._rows.items() if at >= here}
 
-    def _next(self, epoch: int, window: int) -> tuple[int, int]:
-        if window + 1 < self.count_windows(epoch):
-            return epoch, window + 1
-        return epoch + 1, 0
+    def _next(self, cursor: Cursor) -> Cursor:
+        """The beginning of the window after that of a cursor."""
+        if cursor.window + 1 < self.count_windows(cursor.epoch):
+            return Cursor(cursor.epoch, cursor.window + 1)
+        return Cursor(cursor.epoch + 1)
 
     def count_windows(self, epoch: int) -> int:
         """The windows of an epoch."""
@@ -223,20 +236,22 @@ class Source:
                 self._warn(plan)
             texts.read_ahead()
             bos_id = self.token_set.bos_id
-            shards = texts.shards
-            shard = texts.shard
-            begin = texts.begin
-            if self._packing.keep_whole:  # padding is the document after the last
+            if self._packing.keep_whole:
                 padding = Padding(plan.row_len, bos_id, self.token_set.numpy_dtype)
-                shard = np.append(shard, len(shards))
-                begin = np.append(begin, 0)
-                shards = [*shards, padding]
+                texts = texts.with_padding(padding)
             first_id = bos_id if self._packing.packs_documents else None
-            place = (epoch, window)
-            table = Table(place, plan, shards, (shard, begin), first_id, self._order.loss)
-            earlier = [planned for planned in self._planned() if planned.place < place]
-            table.files.fetch(after=sum(len(planned.files.missing) for planned in earlier))
+            starts = (texts.shard, texts.begin)
+            table = Table((epoch, window), plan, texts.shards, starts, first_id, self._order.loss)
+            self._fetch(table)
             return table
+
+    def _fetch(self, table: Table) -> None:
+        """Has parts of a set at an address fetched, after those of the windows before."""
+        num_before = 0
+        for planned in self._planned():
+            if planned.place < table.place:
+                num_before += len(planned.files.missing)
+        table.files.fetch(after=num_before)
 
     def _warn(self, plan: RowPlan) -> None:
         """Warns of an epoch of one window with too little text for such rows, or for a batch."""

@@ -13,7 +13,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from tokenmill.feed.conversations import first_targets
+from tokenmill.feed.conversations import Padding, first_targets
 from tokenmill.rows.plan import Content, Packing
 from tokenmill.rows.windows import Epoch, Window
 from tokenmill.store.shards import Shard, ShardEntry
@@ -42,6 +42,15 @@ class WindowTexts(NamedTuple):
     shard: np.ndarray
     begin: np.ndarray
     end: np.ndarray
+
+    def with_padding(self, padding: Padding) -> "WindowTexts":
+        """These documents, and after the last one another, which is padding."""
+        return self._replace(
+            shards=[*self.shards, padding],
+            shard=np.append(self.shard, len(self.shards)),
+            begin=np.append(self.begin, 0),
+            end=np.append(self.end, 0),
+        )
 
     def read_ahead(self) -> None:
         """Asks the kernel to read these texts, with what is between those that are close."""

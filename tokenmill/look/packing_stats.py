@@ -4,7 +4,7 @@ the report's.
     tally(Packing(), [lengths of shard 0, lengths of shard 1], row_len=2049).dropped    0.0
 
 Each packing is run, not estimated. A packing that joins shards runs on as many documents together
-as a window has (windows.py), and the others shard by shard. nanochat's buffer (other_packings.py)
+as a window has (windows.py), and the others shard by shard. nanochat's buffer (nanochat_buffer.py)
 runs on one rank in its steady state, after 300,000 documents, because its share of dropped tokens
 starts near 2% and climbs.
 """
@@ -15,7 +15,7 @@ from itertools import count, cycle, islice
 
 import numpy as np
 
-from tokenmill.rows.other_packings import REFILL_DOCUMENTS, BestFitBuffer
+from tokenmill.rows.nanochat_buffer import REFILL_DOCUMENTS, BestFitBuffer
 from tokenmill.rows.packing import RowPlan
 from tokenmill.rows.plan import Content, Packing, plan_window
 from tokenmill.rows.windows import DEFAULT_WINDOW_SIZE, Window

@@ -14,7 +14,7 @@ import numpy as np
 
 from tokenmill.feed.pieces import cut_at_documents
 from tokenmill.look.packing_stats import plan_of, variants
-from tokenmill.rows.other_packings import BUFFER_DOCUMENTS, BestFitBuffer
+from tokenmill.rows.nanochat_buffer import BUFFER_DOCUMENTS, BestFitBuffer
 from tokenmill.rows.packing import RowPlan
 from tokenmill.rows.plan import Packing
 from tokenmill.store.shards import Shard

@@ -12,6 +12,7 @@ up, not replayed.
 """
 
 import heapq
+from bisect import bisect_left
 from collections.abc import Mapping
 from functools import lru_cache
 
@@ -27,16 +28,13 @@ class Pattern:
         self.names = names
         self.weights = np.array(weights)
         self.period = sum(weights)
-        self._source = _earliest_deadline_first(self.weights)  # (period,) uint16
-        # the turns of all sources, source by source, which ascends by these keys
-        order = np.argsort(self._source, kind="stable").astype(np.int32)
-        self._begin = np.arange(len(names)) * self.period
-        self._keys = np.repeat(self._begin, self.weights) + order
-        ends = np.cumsum(self.weights)
-        self._before = ends - self.weights
-        self._turns = np.split(order, ends[:-1])
-        self._row = np.empty(self.period, np.int32)
-        self._row[order] = within_groups(self.weights)
+        self._source = _earliest_deadline_first(self.weights)  # of each turn: (period,) uint16
+        # the turns of the first source, ascending, then those of the second ...
+        by_source = np.argsort(self._source, kind="stable")
+        self._row = np.empty(self.period, np.int32)  # of each turn, among those of its source
+        self._row[by_source] = within_groups(self.weights)
+        ends = np.cumsum(self.weights)[:-1]
+        self._turns: list[list[int]] = [turns.tolist() for turns in np.split(by_source, ends)]
         self._last_counts: tuple[int, list[int]] = (-1, [])  # a turn, and its counts
 
     def at(self, turns: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
@@ -50,15 +48,18 @@ class Pattern:
         last_turn, counts = self._last_counts
         if last_turn != turn:
             rounds, place = divmod(turn, self.period)
-            in_round = self._keys.searchsorted(self._begin + place) - self._before
-            counts = (in_round + rounds * self.weights).tolist()
+            counts = []
+            for turns in self._turns:
+                num_in_round = bisect_left(turns, place)
+                counts.append(rounds * len(turns) + num_in_round)
             self._last_counts = turn, counts
         return counts
 
     def turn_of(self, source: int, row: int) -> int:
         """The turn in which a source gives this row."""
-        rounds, place = divmod(row, int(self.weights[source]))
-        return rounds * self.period + int(self._turns[source][place])
+        turns = self._turns[source]
+        rounds, place = divmod(row, len(turns))
+        return rounds * self.period + turns[place]
 
 
 @lru_cache(maxsize=16)

@@ -8,7 +8,7 @@ tokens, including BOS:
        behind an inserted BOS, as a piece of 4
     the pool holds 5 4 3 3 2; each row takes the longest that fits, again and again:
        8 | 5 3 | 4 3 + 1 free | 2 + 6 free
-    free space is filled with copies of documents' beginnings (gaps.py)
+    free space is filled with copies of documents' beginnings (filler.py)
 
 This is first-fit decreasing over all pieces (for training rows Ding et al., "Fewer truncations
 improve language modeling", 2024). It runs on sizes (picks.py). Afterwards the k-th pick of a size
@@ -16,7 +16,8 @@ is the k-th piece of that size, in an order that depends on the seed. Rows, and 
 each row, are shuffled at the end.
 
 So that other pieces meet in the next epoch, most short pieces are first joined at random
-(bundles.py). If much of the rows would be filler, pieces are cut to fill the gaps.
+(bundles.py). If much of the rows would be filler, pieces are cut to fill the gaps
+(donors.py).
 
 With `keep_whole`, as for chat sets, no document is cut, and the end of a row is padding: a piece of
 a document that does not exist, whose number is the number of documents.
@@ -28,7 +29,8 @@ from typing import Literal, NamedTuple, get_args
 import numpy as np
 
 from tokenmill.rows.bundles import Bundles, all_alone, bundle_short
-from tokenmill.rows.gaps import Filler, choose_rows, fill_gaps, lay_into_gaps
+from tokenmill.rows.donors import choose_rows, lay_into_gaps
+from tokenmill.rows.filler import Filler, fill_gaps
 from tokenmill.rows.groups import offsets_of
 from tokenmill.rows.order import permutation, random_digits, stable_order
 from tokenmill.rows.picks import Picks, pick_sizes
@@ -123,8 +125,8 @@ def count_rows(
     _, picks = _pick(pieces.sizes, row_len, seed, keep_whole)
     if keep_whole:
         return picks.num_rows
-    donors, _ = choose_rows(picks.free(row_len), row_len)
-    return picks.num_rows - len(donors)
+    chosen = choose_rows(picks.free(row_len), row_len)
+    return picks.num_rows - len(chosen.donors)
 
 
 def _narrow(lengths: Lengths) -> np.ndarray:
@@ -204,10 +206,10 @@ def _padding(packed: _Packed, no_document: int) -> Filler:
 def _cut_into_gaps(packed: _Packed, row_len: int) -> _Packed:
     """The rows after gaps were filled with cut pieces, if much would be filler."""
     pieces = packed.pieces
-    donors, receivers = choose_rows(packed.free, row_len)
-    if not len(donors):
+    chosen = choose_rows(packed.free, row_len)
+    if not len(chosen.donors):
         return packed
-    parts = lay_into_gaps(packed.row, pieces.sizes, packed.free, donors, receivers)
+    parts = lay_into_gaps(packed.row, pieces.sizes, packed.free, chosen)
     document, start, _ = pieces.take(parts.piece)
     # the first part has the piece's inserted BOS; later ones get one of their own
     has_bos = start > 0
@@ -219,7 +221,7 @@ def _cut_into_gaps(packed: _Packed, row_len: int) -> _Packed:
     columns = (document, start, length)
     cut_pieces = Spans._make(column[has_text].astype(dtype) for column in columns)
     row = parts.row[has_text]
-    num_rows = len(packed.free) - len(donors)
+    num_rows = len(packed.free) - len(chosen.donors)
     used = np.bincount(row, weights=cut_pieces.sizes, minlength=num_rows)
     free = row_len - used.astype(packed.free.dtype)
     return _Packed(row.astype(np.int32), cut_pieces, free)

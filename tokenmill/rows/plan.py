@@ -15,15 +15,10 @@ from typing import NamedTuple
 
 import numpy as np
 
-from tokenmill.rows.other_packings import (
-    count_concat,
-    lay_pieces,
-    plan_concat,
-    plan_random,
-    shuffled,
-)
+from tokenmill.rows.laid_pieces import lay_pieces, shuffled
 from tokenmill.rows.packing import LongDocuments, RowPlan, Seed, count_rows, plan_rows
 from tokenmill.rows.spans import Spans, joined, whole_documents
+from tokenmill.rows.stream_packings import count_concat, plan_concat, plan_random
 from tokenmill.rows.windows import Window
 
 PACKINGS = ("best_fit", "nanochat", "concat", "random")
