@@ -709,6 +709,11 @@ REFUSED = [
         "{web} --row x --seq-len 8",
         "--row must be a number, or a place as 0:12:100 (epoch:window:row), not 'x'",
     ),
+    ("{web} --row 5159780352 --seq-len 8", "row 5,159,780,352 from here on is not looked up: 100"),
+    (
+        "{web} --step 100000 --batch-size 2 --world-size 2 --seq-len 8",
+        "row 400,000 from here on is not looked up: 100 epochs have about",
+    ),
     ("{web} --row 0:99:0 --seq-len 8", "no such window: 99 of epoch 0"),
     (
         "{web} --row 0:0:9999 --seq-len 8",
