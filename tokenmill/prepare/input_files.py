@@ -6,9 +6,8 @@ files, asked = list_files(config, say)      `asked`: what the flags say of valid
 
 from collections.abc import Callable
 from dataclasses import replace
-from pathlib import Path
 
-from tokenmill.addresses import has_scheme
+from tokenmill.addresses import has_scheme, path_of
 from tokenmill.prepare.config import PrepareConfig
 from tokenmill.store.names import by_number
 from tokenmill.text.formats import ReadOptions
@@ -24,7 +23,7 @@ def list_files(
 
     Raises what `list_sources` raises, and ValueError for flags that do not go with these files.
     """
-    files, left_out = list_sources(config.source, Path(config.raw_dir), config.revision)
+    files, left_out = list_sources(config.source, path_of(config.raw_dir), config.revision)
     for line in left_out:
         say(f"left out {line}")
     val_file = config.val_file
@@ -51,7 +50,7 @@ def _first_files(files: list[SourceFile], count: int, val_file: str | None) -> l
 def _is_elsewhere(val_file: str, files: list[SourceFile]) -> bool:
     if val_file == LAST or any(file.name == val_file for file in files):
         return False
-    return has_scheme(val_file) or Path(val_file).expanduser().is_file()
+    return has_scheme(val_file) or path_of(val_file).is_file()
 
 
 def _with_file(files: list[SourceFile], val_file: str) -> tuple[list[SourceFile], str]:
