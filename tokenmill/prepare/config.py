@@ -35,7 +35,7 @@ ALL_TEXTS: tuple[str, ...] = (
     "text_column",
     "keep_columns",
 )
-ALL_TEXTS += ("document_separator", "revision", "tokens_root", "part", "loss", "engine")
+ALL_TEXTS += ("document_separator", "revision", "tokens_root", "part")
 VALUES: dict[str, tuple[Any, ...]] = {
     "loss": get_args(LossRule),
     "engine": get_args(EngineName),
