@@ -138,13 +138,6 @@ def test_the_hub_and_a_cluster_are_refused(flags, tmp_path):
         PrepareConfig("corpus", tokens_root="s3://b/tokens", cluster="ray")
 
 
-@pytest.mark.parametrize("setting", [{"cluster": "dask"}, {"engine": "foo"}, {"loss": "first"}])
-def test_a_setting_that_is_none_of_the_known_is_refused(setting):
-    (flag,) = setting
-    with pytest.raises(ValueError, match=f"--{flag} must be one of"):
-        PrepareConfig("corpus", chat="chatml", **setting)
-
-
 def test_a_refusal_leaves_the_folder_to_another_run_that_is_in_there(tmp_path, monkeypatch):
     monkeypatch.setattr(locks, "DYING_SECONDS", 0)
     with Destination.of(str(tmp_path), "web") as destination:

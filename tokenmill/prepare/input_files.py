@@ -31,7 +31,7 @@ def list_files(
         files = _first_files(files, config.num_shards, val_file)
     if val_file is not None and _is_elsewhere(val_file, files):
         files, val_file = _with_file(files, val_file)
-    _require_fitting(files, config.revision, config.options)
+    _require_fitting(files, config)
     return files, asked_rule(val_file, config.val_fraction)
 
 
@@ -69,12 +69,15 @@ def _with_file(files: list[SourceFile], val_file: str) -> tuple[list[SourceFile]
     return [*files, replace(added, name=name)], name
 
 
-def _require_fitting(files: list[SourceFile], revision: str, options: ReadOptions) -> None:
+def _require_fitting(files: list[SourceFile], config: PrepareConfig) -> None:
     """ValueError for options that mean nothing to these files, or one file that is one document."""
+    options = config.options
     has_separator = options.document_separator is not None
-    if revision != "main" and all(file.hub is None for file in files):
+    of_hub = (config.revision, config.keep_raw)
+    if of_hub != ("main", True) and all(file.hub is None for file in files):
         raise ValueError(
-            f"{files[0].shown}: --revision is for repositories on the hub; leave it out"
+            f"{files[0].shown}: --revision and --no-keep-raw are for repositories on the hub; "
+            "leave them out"
         )
     text_files = [file for file in files if file.format.is_text]
     if not text_files:
