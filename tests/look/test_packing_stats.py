@@ -79,8 +79,8 @@ def slow_tally(packing, lengths, row_len, seed):
         at_start=len(rows) - inside,
         inserted=inside if packing in ("best_fit", "crop") else 0,
         short=len(short),
-        broken=sum(document not in unbroken for document in short),
-        in_cut=sum(lengths) - sum(lengths[document] for document in unbroken),
+        short_cut=sum(document not in unbroken for document in short),
+        tokens_of_cut=sum(lengths) - sum(lengths[document] for document in unbroken),
     )
 
 
@@ -134,8 +134,8 @@ def slow_nanochat(lengths, row_len, settled, measured):
         rows=rows,
         at_start=rows,
         short=len(short),
-        broken=sum(kept < length for length, kept in short),
-        in_cut=sum(length for length, kept in taken if kept < length),
+        short_cut=sum(kept < length for length, kept in short),
+        tokens_of_cut=sum(length for length, kept in taken if kept < length),
     )
 
 

@@ -62,21 +62,11 @@ class TurnBounds:
     def find(self, marked: Marked, number: int) -> Span:
         """A message's turn. Raises CannotMask."""
         marker = marked.marker
-        texts: dict[int, Place] = {}  # where each is first: a tool's result may name the call again
+        text_begin, text_end = _texts_of(marked, number)
+        gap_begin = 0
         for place in marked.places:
-            if place.owner == number:
-                texts.setdefault(place.mark, place)
-        if not texts:
-            raise CannotMask("a turn of the assistant that is to be learned has no text")
-        if list(texts) != sorted(texts) and _has_silent_result(marker):
-            raise CannotMask(
-                "a tool's result without text may be within a turn, whose texts are in another "
-                "order"
-            )
-        text_begin = min(place.begin for place in texts.values())
-        text_end = max(place.end for place in texts.values())
-        earlier = [p.end for p in marked.places if p.end <= text_begin and p.owner != number]
-        gap_begin = max(earlier, default=0)
+            if place.owner != number and place.end <= text_begin:
+                gap_begin = max(gap_begin, place.end)
         prompt = self._tail(marker, number, prompt=True)
         gap = Gap(prompt, marked.text[gap_begin:text_begin])
         are_parts = isinstance(marker.messages[number].get("content"), list)
@@ -94,10 +84,7 @@ class TurnBounds:
         shared = gap.shared
         if shared == gap.prompt:
             return len(shared)
-        blank = len(shared) - len(shared.lstrip())  # in which no line ends: it is after a text
-        cut = shared.rfind("\n", blank) + 1
-        for token in self._special.finditer(shared):
-            cut = max(cut, token.end())
+        cut = self._last_end(shared)
         where = "it cannot be told where a turn of the assistant begins"
         if cut == 0:
             raise CannotMask(f"{where}: its prompt and the history share no line and no token")
@@ -106,6 +93,16 @@ class TurnBounds:
         if not self._begins_at(cut, gap, openers):
             raise CannotMask(f"{where}: its prompt and the history differ within a line")
         return cut
+
+    def _last_end(self, shared: str) -> int:
+        """Where the last line or special token of a text ends; 0 if none does.
+
+        No line ends in the white space that the text begins with: that is after another text.
+        """
+        blank = len(shared) - len(shared.lstrip())
+        line_end = shared.rfind("\n", blank) + 1
+        token_ends = [token.end() for token in self._special.finditer(shared)]
+        return max([line_end, *token_ends])
 
     def _begins_at(self, cut: int, gap: Gap, openers: set[str]) -> bool:
         """Whether a turn surely begins where its prompt and its history begin to differ."""
@@ -123,8 +120,10 @@ class TurnBounds:
     def _end(self, marked: Marked, ends: TurnEnds, number: int, text_end: int) -> int:
         """Where a message's turn ends, whose last text ends at `text_end`."""
         messages = marked.marker.messages
-        later = [p.begin for p in marked.places if p.begin >= text_end and p.owner != number]
-        next_text = min(later, default=len(marked.text))
+        next_text = len(marked.text)
+        for place in marked.places:
+            if place.owner != number and place.begin >= text_end:
+                next_text = min(next_text, place.begin)
         after: Tokens = []
         for begin, end in marked.special:
             if text_end <= begin and end <= next_text:
@@ -155,6 +154,23 @@ class TurnBounds:
         rendering = marker.read(*self._template.render(messages, marker.tools, prompt=prompt))
         text_ends = [end for _, end, _ in rendering.places]
         return rendering.text[max(text_ends, default=0) :]
+
+
+def _texts_of(marked: Marked, number: int) -> Span:
+    """Where the first text of a message begins, and where its last one ends."""
+    places: dict[int, Place] = {}  # where each is first: a tool's result may name the call again
+    for place in marked.places:
+        if place.owner == number:
+            places.setdefault(place.mark, place)
+    if not places:
+        raise CannotMask("a turn of the assistant that is to be learned has no text")
+    if list(places) != sorted(places) and _has_silent_result(marked.marker):
+        raise CannotMask(
+            "a tool's result without text may be within a turn, whose texts are in another order"
+        )
+    begins = [place.begin for place in places.values()]
+    ends = [place.end for place in places.values()]
+    return min(begins), max(ends)
 
 
 def _end_by_expected(after: Tokens, expected: list[str]) -> int | None:

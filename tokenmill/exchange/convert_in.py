@@ -167,9 +167,27 @@ class FoundDocument(NamedTuple):
     is_val: bool
     tokens: np.ndarray
 
+    def with_more(self, tokens: np.ndarray) -> "FoundDocument":
+        """The document that goes on with these tokens."""
+        return self._replace(tokens=np.concatenate([self.tokens, tokens]))
+
 
 def _shard_of(document: FoundDocument) -> tuple[Path, bool]:
     return document.path, document.is_val
+
+
+class _Part(NamedTuple):
+    """A part of a file, and where it is among the bytes of a split's files."""
+
+    path: Path
+    tokens: np.ndarray
+    lengths: np.ndarray | None  # of documents, if the layout has an index
+    begin: float
+    bytes: float
+
+    def place_of(self, token: int) -> float:
+        """Where a token is among the bytes of a split's files, about."""
+        return self.begin + self.bytes * token / len(self.tokens)
 
 
 def documents_in(
@@ -177,58 +195,55 @@ def documents_in(
 ) -> Iterator[FoundDocument]:
     """The documents of a split's files, in order, with or without BOS; BOS alone is an empty one.
 
-    Those that begin after the share `val_from` of the files' bytes validate.
-    """
-    pending: FoundDocument | None = None  # it may go on in the next file
-    for document, begins in _spans_of(files, read, tokenizer, val_from):
-        if pending is None:
-            pending = document
-        elif begins:
-            yield pending
-            pending = document
-        else:
-            tokens = np.concatenate([pending.tokens, document.tokens])
-            pending = pending._replace(tokens=tokens)
-    eot = [tokenizer.bos_id]
-    if pending is not None and pending.tokens.tolist() != eot:  # an EOT that nothing follows
-        yield pending
-
-
-def _spans_of(
-    files: list[Path], read: ReadFile, tokenizer: Tokenizer, val_from: float
-) -> Iterator[tuple[FoundDocument, bool]]:
-    """What is in each file, and whether a document begins with it: else it goes on with the last.
-
-    ValueError if BOS is in none.
+    Those that begin after the share `val_from` of the files' bytes validate. ValueError if BOS is
+    in no file.
     """
     bos_id = tokenizer.bos_id
-    dtype = np.dtype(dtype_name(tokenizer.vocab_size))
-    sizes = [path.stat().st_size for path in files]
-    val_begin = val_from * sum(sizes)  # in bytes of all files
-    before = 0.0  # bytes of the files, and parts of one, before this one
+    val_begin = val_from * sum(path.stat().st_size for path in files)
+    pending: FoundDocument | None = None  # it may go on in the next part
     has_bos = False
-    for path, size in zip(files, sizes, strict=True):
-        for tokens, lengths, share in read(path, dtype):
-            part_size = size * share
-            is_indexed = lengths is not None
-            begins = _begins(path, tokens, lengths, tokenizer)
-            has_bos |= is_indexed or bool((tokens[begins] == bos_id).any())
-            edges = [*begins.tolist(), len(tokens)]
-            head = tokens[: edges[0]]
-            if len(head):
-                yield FoundDocument(path, before >= val_begin, head), False
-            for begin, end in pairwise(edges):
-                ends_by_eot = is_indexed and end - begin > 1 and tokens[end - 1] == bos_id
-                last = end - 1 if ends_by_eot else end
-                is_val = before + part_size * begin / len(tokens) >= val_begin
-                yield FoundDocument(path, is_val, tokens[begin:last]), True
-            before += part_size
+    for part in _parts(files, read, np.dtype(dtype_name(tokenizer.vocab_size))):
+        begins = _begins(part.path, part.tokens, part.lengths, tokenizer)
+        is_indexed = part.lengths is not None
+        has_bos |= is_indexed or bool((part.tokens[begins] == bos_id).any())
+        edges = [*begins.tolist(), len(part.tokens)]
+        head = part.tokens[: edges[0]]  # before the first beginning
+        if pending is not None:
+            pending = pending.with_more(head)
+        elif len(head):
+            pending = FoundDocument(part.path, part.begin >= val_begin, head)
+        for begin, end in pairwise(edges):
+            if pending is not None:
+                yield pending
+            tokens = part.tokens[begin:end]
+            if is_indexed:
+                tokens = _without_eot(tokens, bos_id)
+            is_val = part.place_of(begin) >= val_begin
+            pending = FoundDocument(part.path, is_val, tokens)
     if not has_bos:
         raise ValueError(
             f"{files[0]}: expected {tokenizer.bos_token}, token {bos_id}, between documents, found "
             "none; name the tokenizer that made these ids as --tokenizer, or the token between "
             "documents as --bos-token"
         )
+    if pending is not None and pending.tokens.tolist() != [bos_id]:  # an EOT that nothing follows
+        yield pending
+
+
+def _parts(files: list[Path], read: ReadFile, dtype: np.dtype[Any]) -> Iterator[_Part]:
+    """The files, part after part."""
+    begin = 0.0
+    for path in files:
+        size = path.stat().st_size
+        for tokens, lengths, share in read(path, dtype):
+            yield _Part(path, tokens, lengths, begin, size * share)
+            begin += size * share
+
+
+def _without_eot(tokens: np.ndarray, bos_id: int) -> np.ndarray:
+    """A document of an index without the EOT at its end."""
+    has_eot = len(tokens) > 1 and tokens[-1] == bos_id
+    return tokens[:-1] if has_eot else tokens
 
 
 def _begins(

@@ -9,11 +9,13 @@ copying each span into an array.
 
 import time
 from collections.abc import Sequence
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
 
 from tokenmill.store.shards import Shard
+
+T = TypeVar("T")
 
 
 class TableRows(NamedTuple):
@@ -43,6 +45,13 @@ class Batch(NamedTuple):
 
     parts: list[TableRows]
     places: np.ndarray | slice  # (rows,) int64, or all in order
+
+    def in_order(self, rows: Sequence[T]) -> list[T]:
+        """What there is of each row of the parts, one after the other, in the batch's order."""
+        numbers = np.arange(len(rows))
+        row_of_place = np.empty_like(numbers)
+        row_of_place[numbers[self.places]] = numbers
+        return [rows[number] for number in row_of_place.tolist()]
 
     @property
     def sources(self) -> list[tuple[int, int]]:

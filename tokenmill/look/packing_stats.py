@@ -9,7 +9,7 @@ runs on one rank in its steady state, after 300,000 documents, because its share
 starts near 2% and climbs.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import astuple, dataclass
 from itertools import count, cycle, islice
 
@@ -70,8 +70,8 @@ class Tally:
     # rows that begin with an inserted BOS: within a document that is longer than a row
     inserted: int = 0
     short: int = 0  # documents that fit a row
-    broken: int = 0  # of these, those that are whole in no row
-    in_cut: int = 0  # tokens of all documents, short or long, that are whole in no row
+    short_cut: int = 0  # of these, those that are whole in no row
+    tokens_of_cut: int = 0  # of all documents, short or long, that are whole in no row
 
     def __add__(self, other: "Tally") -> "Tally":
         return Tally(*map(sum, zip(astuple(self), astuple(other), strict=True)))
@@ -101,12 +101,12 @@ class Tally:
     @property
     def cut(self) -> float:
         """Of the documents that fit in a row, the share that is whole in none."""
-        return self.broken / max(1, self.short)
+        return self.short_cut / max(1, self.short)
 
     @property
     def tokens_in_cut(self) -> float:
         """Share of the documents' tokens that are of documents that are whole in no row."""
-        return self.in_cut / self.tokens
+        return self.tokens_of_cut / self.tokens
 
     def shares(self) -> tuple[float, ...]:
         """The shares that tables show, in the order of report_text.MEASURES."""
@@ -158,12 +158,13 @@ def _windows(shards: Sequence[np.ndarray], columns: Sequence[np.ndarray]) -> lis
 def _of_documents(plan: RowPlan, lengths: np.ndarray) -> Tally:
     """The tally of rows made of pieces of documents."""
     is_kept = ~plan.filler
-    first_pieces = plan.row_offsets[:-1]
     document = plan.document[is_kept]
-    document_length = lengths[document]  # of each piece
-    is_short = document_length <= plan.row_len
-    is_cut = is_short & (plan.length[is_kept] < document_length)
-    is_whole = plan.length[is_kept] == document_length
+    is_whole = np.zeros(len(lengths), bool)
+    is_whole[document[plan.length[is_kept] == lengths[document]]] = True
+    is_in_a_row = np.zeros(len(lengths), bool)
+    is_in_a_row[document] = True
+    is_short = lengths <= plan.row_len
+    first_pieces = plan.row_offsets[:-1]
     return Tally(
         tokens=int(lengths.sum()),
         kept=int(plan.length[is_kept].sum()),
@@ -173,60 +174,62 @@ def _of_documents(plan: RowPlan, lengths: np.ndarray) -> Tally:
         rows=plan.num_rows,
         at_start=int((plan.start[first_pieces] == 0).sum()),
         inserted=int(plan.bos[first_pieces].sum()),
-        short=int((lengths <= plan.row_len).sum()),
-        broken=len(np.unique(document[is_cut])),
-        in_cut=int(lengths.sum() - lengths[np.unique(document[is_whole])].sum()),
+        short=int(is_short.sum()),
+        short_cut=int((is_short & is_in_a_row & ~is_whole).sum()),
+        tokens_of_cut=int(lengths[~is_whole].sum()),
     )
 
 
 def _of_stream(plan: RowPlan, lengths: np.ndarray, packing: Packing) -> Tally:
     """The tally of rows cut from the stream of all documents."""
+    row_len = plan.row_len
     starts = np.sort(plan.start)
-    # a token that two rows share is a target of the first and an input of the second: no copy
-    shared = max(0, len(starts) - 1) if packing.name == "concat" else 0
-    return _cut(lengths, starts, plan.row_len, shared)
-
-
-def _cut(lengths: np.ndarray, starts: np.ndarray, row_len: int, shared: int = 0) -> Tally:
-    """The tally of rows cut from the documents' stream at ascending `starts`."""
     ends = np.cumsum(lengths)
     begins = ends - lengths
-    # of each row: the document that it begins in is the first that ends after its start
-    row_tokens = len(starts) * row_len
     kept = int(np.minimum(np.diff(starts), row_len).sum())
     if len(starts):
         kept += row_len
-    on_bos = np.isin(starts, begins)
-    document = np.searchsorted(ends, starts, side="right")
-    headless = np.where(on_bos, 0, np.minimum(ends[document] - starts, row_len))
-    # of each document: it is whole in a row that holds its end and does not start after its begin
-    first_row_with_end = np.searchsorted(starts, ends - row_len, side="left")
-    first_row_after_begin = np.searchsorted(starts, begins, side="right")
+    # a token that two rows share is a target of the first and an input of the second: no copy
+    shared = max(0, len(starts) - 1) if packing.name == "concat" else 0
+    row_tokens = len(starts) * row_len
     is_short = lengths <= row_len
-    is_cut = first_row_with_end >= first_row_after_begin
-    is_broken = is_short & is_cut
+    is_cut = ~_is_whole_in_a_row(begins, ends, starts, row_len)
     return Tally(
         tokens=int(ends[-1]),
         kept=kept,
         row_tokens=row_tokens,
         repeated=row_tokens - kept - shared,
-        headed=row_tokens - int(headless.sum()),
+        headed=row_tokens - _count_headless(begins, ends, starts, row_len),
         rows=len(starts),
-        at_start=int(on_bos.sum()),
+        at_start=int(np.isin(starts, begins).sum()),
         short=int(is_short.sum()),
-        broken=int(is_broken.sum()),
-        in_cut=int(lengths[is_cut].sum()),
+        short_cut=int((is_short & is_cut).sum()),
+        tokens_of_cut=int(lengths[is_cut].sum()),
     )
+
+
+def _is_whole_in_a_row(
+    begins: np.ndarray, ends: np.ndarray, starts: np.ndarray, row_len: int
+) -> np.ndarray:
+    """Whether each document is in one row: (documents,) bool. `starts` of rows ascend.
+
+    The first row that reaches its end must not start after its beginning.
+    """
+    first_row_to_end = np.searchsorted(starts, ends - row_len, side="left")
+    first_row_after_begin = np.searchsorted(starts, begins, side="right")
+    return np.asarray(first_row_to_end < first_row_after_begin)
+
+
+def _count_headless(begins: np.ndarray, ends: np.ndarray, starts: np.ndarray, row_len: int) -> int:
+    """The tokens at the beginnings of rows whose document begins before the row."""
+    inside = starts[~np.isin(starts, begins)]
+    document = np.searchsorted(ends, inside, side="right")
+    return int(np.minimum(ends[document] - inside, row_len).sum())
 
 
 def _settled(lengths: np.ndarray, row_len: int) -> Tally:
     """The tally of nanochat's buffer on one rank, which reads the documents again and again."""
-    documents = zip(cycle(lengths.tolist()), count())  # noqa: B905 (both are endless)
-
-    def refill() -> list[tuple[int, int]]:
-        return list(islice(documents, REFILL_DOCUMENTS))
-
-    buffer = BestFitBuffer(iter(refill, None), row_len)
+    buffer = BestFitBuffer(_refills_without_end(lengths.tolist()), row_len)
     settled = 0
     while settled <= NANOCHAT_SETTLED:
         row = buffer.next_row()
@@ -239,6 +242,7 @@ def _settled(lengths: np.ndarray, row_len: int) -> Tally:
     place, taken = np.array(pieces).T
     length = lengths[place % len(lengths)]
     is_short = length <= row_len
+    is_cut = taken < length
     kept = int(taken.sum())
     return Tally(
         tokens=int(length.sum()),
@@ -248,6 +252,13 @@ def _settled(lengths: np.ndarray, row_len: int) -> Tally:
         rows=rows,
         at_start=rows,
         short=int(is_short.sum()),
-        broken=int((is_short & (taken < length)).sum()),
-        in_cut=int(length[taken < length].sum()),
+        short_cut=int((is_short & is_cut).sum()),
+        tokens_of_cut=int(length[is_cut].sum()),
     )
+
+
+def _refills_without_end(lengths: list[int]) -> Iterator[list[tuple[int, int]]]:
+    """(length, place) of documents, over and over, with places that grow."""
+    documents = zip(cycle(lengths), count(), strict=False)
+    while True:
+        yield list(islice(documents, REFILL_DOCUMENTS))

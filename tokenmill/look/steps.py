@@ -27,6 +27,7 @@ from tokenmill.rows.packing import LONG_DOCUMENTS
 from tokenmill.rows.plan import PACKINGS, Packing
 from tokenmill.rows.position import read_position
 from tokenmill.rows.run import Cursor, Run
+from tokenmill.rows.windows import Window
 from tokenmill.store.shards import SPLITS, ShardEntry
 from tokenmill.store.token_sets import TokenSet
 
@@ -136,8 +137,7 @@ class RunRows:
             for row in range(part.first, part.last):
                 pieces = part.table.pieces(row)
                 rows.append(ShownRow(name, epoch, window, before + row, pieces))
-        order = np.argsort(np.arange(len(rows))[batch.places]).tolist()
-        return [rows[number] for number in order]
+        return batch.in_order(rows)
 
     def _require_near(self, step: int) -> None:
         """ValueError for a step to come that nobody would wait for."""
@@ -209,13 +209,7 @@ class RunRows:
             return
         begin, end = documents.token_set.open(entry).bounds(document)
         slices = documents.windows.slices
-        if slices.copies is not None:  # of a view
-            first, last, *_ = slices.copies
-            may_have_it = (first <= document) & (document < last)
-        elif self.order.packing.packs_documents:  # all of it is in the window in which it begins
-            may_have_it = (slices.begin <= begin) & (begin < slices.end)
-        else:  # rows that begin before the document may reach into it
-            may_have_it = (slices.begin < end) & (slices.end > begin - source.seq_len)
+        may_have_it = self._may_have(slices, document, (begin, end), source.seq_len)
         may_have_it &= slices.shard == names.index(entry.name)
         windows = documents.windows.windows_of_slices()[may_have_it]
         for window in np.unique(windows).tolist():
@@ -231,6 +225,22 @@ class RunRows:
                     filler=filler,
                 )
 
+    def _may_have(
+        self, slices: Window, document: int, tokens: tuple[int, int], seq_len: int
+    ) -> np.ndarray:
+        """Whether rows of each slice may hold a document with these tokens, if it is of its shard.
+
+        (num_slices,) bool.
+        """
+        begin, end = tokens
+        if slices.copies is not None:  # of a view
+            first, last, *_ = slices.copies
+            return (first <= document) & (document < last)
+        if self.order.packing.packs_documents:  # all of it is in the window in which it begins
+            return (slices.begin <= begin) & (begin < slices.end)
+        # rows that begin before the document may reach into it
+        return (slices.begin < end) & (slices.end > begin - seq_len)
+
     def _legs_of(self, name: str) -> Iterator[LegOfSource]:
         """The legs with a source, in order. ValueError if epochs were begun anew."""
         if any(leg.restarts for leg in self.run.legs):
@@ -240,12 +250,11 @@ class RunRows:
             )
         legs = self.run.legs
         numbers = [number for number, leg in enumerate(legs) if name in leg.setting.sets]
-        cursors = [legs[number].begin.cursors[name] for number in numbers]
-        cursors[:1] = [Cursor()]  # rows before the first leg are shown as it would deal them
-        for index, number in enumerate(numbers):
-            run = Run(legs[: number + 1], legs[number].begin)
-            end = min(cursors[index + 1 :], default=END)
-            yield LegOfSource(run, cursors[index], end)
+        later = [legs[number].begin.cursors[name] for number in numbers[1:]]  # they only grow
+        firsts = [Cursor(), *later]
+        ends = [*later, END]
+        for number, first, end in zip(numbers, firsts, ends, strict=False):
+            yield LegOfSource(Run(legs[: number + 1], legs[number].begin), first, end)
 
     def _of_rank(self, leg: Run, step: int, rank: int) -> Iterator[ShownRow]:
         """A rank's rows of nanochat's order."""

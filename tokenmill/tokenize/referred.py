@@ -105,22 +105,21 @@ def _match(pattern: str, texts: pa.LargeStringArray) -> np.ndarray:
 
 def _flagged_tokens(tokenizer: HuggingFace) -> tuple[list[str], list[str]]:
     """Added tokens that only the library matches; and those of them in the normalized text."""
-    # tokens of two kinds may overlap
-    has_two_kinds = len({bool(token.get("normalized")) for token in tokenizer.added}) > 1
-    steps = json.dumps([tokenizer.parts.get(part) for part in ("normalizer", "pre_tokenizer")])
-    flagged = []
+    normalized = [token["content"] for token in tokenizer.added if token.get("normalized")]
+    verbatim = [token["content"] for token in tokenizer.added if not token.get("normalized")]
     in_normalized = []
+    if normalizes(tokenizer):
+        in_normalized = normalized + [text for text in verbatim if not text.isascii()]
+    flagged = list(in_normalized)
+    if verbatim:  # tokens of the two kinds may overlap
+        flagged += normalized
     for token in tokenizer.added:
-        text = token["content"]
-        is_normalized = bool(token.get("normalized"))
-        is_in_normalized = normalizes(tokenizer) and (is_normalized or not text.isascii())
-        if is_in_normalized:
-            in_normalized.append(text)
-        has_flag = any(token.get(flag) for flag in FLAGS)
-        if is_in_normalized or has_flag or (is_normalized and has_two_kinds):
-            flagged.append(text)
-        if text[:1] in SPACES and PREFIX.search(steps):  # which the engine adds before it looks
-            flagged.append(text[1:])
+        if any(token.get(flag) for flag in FLAGS):
+            flagged.append(token["content"])
+    steps = json.dumps([tokenizer.parts.get(part) for part in ("normalizer", "pre_tokenizer")])
+    if PREFIX.search(steps):  # a space, which the engine adds before it looks
+        texts = normalized + verbatim
+        flagged += [text[1:] for text in texts if text[:1] in SPACES]
     return flagged, in_normalized
 
 
@@ -129,24 +128,24 @@ def _compared(tokenizer: HuggingFace, fast: Encode, reference: Encode) -> np.nda
     known = _known_code_points()
     unknown = np.setdiff1d(np.r_[0x80:0xD800, 0xE000:0x110000], known, assume_unique=True)
     compared = [code for code in known if _is_compared(code)]
-    texts = []
-    for code in compared:
-        contexts = IN_FEWER if code in IDEOGRAPHS else CONTEXTS
-        texts.append(contexts.format(chr(code)))
+    groups = [compared[begin : begin + COMPARED] for begin in range(0, len(compared), COMPARED)]
 
     def differing(texts: list[str]) -> list[int]:
         documents = pa.array(texts, pa.large_string())
         with naming_the_library(NAME, tokenizer.name):
             return differing_documents(fast(documents), reference(documents))
 
-    begins = range(0, len(texts), COMPARED)
-    groups = ["\n".join(texts[begin : begin + COMPARED]) for begin in begins]
-    numbers: list[int] = []  # of the texts in groups that differ
-    for group in differing(groups):
-        begin = begins[group]
-        numbers += range(begin, min(begin + COMPARED, len(texts)))
-    places = differing([texts[number] for number in numbers])
-    return np.r_[unknown, [compared[numbers[place]] for place in places]].astype(int)
+    in_doubt: list[int] = []  # in groups that differ
+    for number in differing(["\n".join(map(_in_contexts, group)) for group in groups]):
+        in_doubt += groups[number]
+    different = [in_doubt[number] for number in differing(list(map(_in_contexts, in_doubt)))]
+    return np.concatenate([unknown, np.array(different, int)])
+
+
+def _in_contexts(code: int) -> str:
+    """A code point among others, in which kinds of characters differ."""
+    contexts = IN_FEWER if code in IDEOGRAPHS else CONTEXTS
+    return contexts.format(chr(code))
 
 
 def _known_code_points() -> list[int]:
