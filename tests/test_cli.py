@@ -35,14 +35,11 @@ def test_a_missing_extra_is_named_with_the_line_for_pip():
     assert done.returncode == 1
 
 
-def test_help_lists_every_verb_and_each_verb_has_help_of_its_own(capsys):
+def test_help_lists_every_verb(capsys):
     assert cli.main(["--help"]) == 0
     help = capsys.readouterr().out
     for verb, about in cli.VERBS.items():
         assert re.search(rf"^  {verb} +{re.escape(about.help)}$", help, re.MULTILINE)
-        done = run(verb, "--help")
-        assert (done.returncode, done.stderr) == (0, "")
-        assert f"usage: tokenmill {verb}" in done.stdout
 
 
 def test_nothing_asked_for_is_the_help_and_a_status_of_its_own(capsys):
@@ -198,6 +195,8 @@ def test_every_flag_of_every_command_says_what_it_is(words):
     line.
     """
     done = warm.run(*words, "--help", cwd=ROOT)
+    assert (done.returncode, done.stderr) == (0, "")
+    assert "usage: " in done.stdout
     lines = [line.strip("│ ") for line in done.stdout.splitlines() if line.startswith("│")]
     assert len(lines) > (1 if words[-1] == "list" else 2)
     words = r"(?:, --no-[\w-]+)?(?: \{[^}]*\}\S*| [A-Z|]+)*"

@@ -306,15 +306,6 @@ def test_what_is_run_elsewhere_is_still_in_the_docs():
     assert all(large in text for large in SMALLER)
 
 
-def test_the_demo_draws_and_decodes_a_batch(demo):
-    (folder,) = (demo / "data" / "tokens").glob("[!.]*")
-    flags = ["--batch", "0", "--batch-size", "3", "--world-size", "1", "--seq-len", "512"]
-    shown = run([sys.executable, "-m", "tokenmill", "show", folder, *flags], demo)
-    assert len(re.findall(r"^row 0:0:\d, rank 0  A+", shown, re.MULTILINE)) == 3
-    assert shown.count("    <|bos|>") >= 3
-    assert "\x1b" not in shown, "plain where it is no terminal"
-
-
 def test_the_demo_preset_is_the_command_it_is_said_to_be():
     (command,) = [command for command in COMMANDS if "stdlib" in command]
     expected = _parse(shlex.split(command)[2:], "prepare_data.py", PRESETS)

@@ -124,18 +124,6 @@ def test_a_file_s_name_in_a_hub_s_list(home, hub, tokenizer_json, tmp_path, tric
     assert "\x1b" not in done.stderr
 
 
-@pytest.mark.parametrize("name", ["a\x1b[31mb.jsonl", "a\nb.jsonl", "a\u202eb.jsonl"])
-def test_a_file_of_one_s_own_with_control_characters_is_refused(tokenizer_json, tmp_path, name):
-    write_jsonl(tmp_path / "texts" / name, ["one text", "and two"])
-    write_jsonl(tmp_path / "texts" / "b.jsonl", ["another"])
-    done = run_prepare(
-        "--source", "texts", "--tokenizer", tokenizer_json, cwd=tmp_path, check=False
-    )
-    assert done.returncode == 1
-    assert "a name that is not UTF-8, too long, or cannot be shown; rename it" in done.stderr
-    assert not {"\x1b", "\u202e"} & set(done.stderr)
-
-
 # ---------------------------------------------------------------------------- what is no file, too
 # large, too deep
 

@@ -96,6 +96,18 @@ def test_only_the_modules_that_make_its_arrays_import_a_framework(framework):
     assert {part_of(path) for path in importing} <= {"batches", framework}
 
 
+def test_the_tests_of_rows_need_numpy_pytest_and_hypothesis_alone():
+    tests = ROOT / "tests"
+    files = [*(tests / "rows").glob("*.py"), tests / "conftest.py", tests / "slow_turns.py"]
+    at_the_top = set()
+    for path in files:
+        for node in ast.parse(path.read_text()).body:
+            if isinstance(node, ast.Import | ast.ImportFrom):
+                at_the_top |= tops_of([getattr(node, "module", None) or node.names[0].name])
+    needed = {"numpy", "pytest", "hypothesis", "tokenmill", "slow_turns"}
+    assert at_the_top - sys.stdlib_module_names <= needed
+
+
 def test_the_arrows_make_no_circle():
     """Neither those of the parts, nor those of the modules."""
     TopologicalSorter(KNOWN).prepare()

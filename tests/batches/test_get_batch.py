@@ -2,7 +2,6 @@
 
 import json
 import os
-import shutil
 from itertools import islice
 from pathlib import Path
 
@@ -123,17 +122,6 @@ def test_a_call_whose_position_another_one_has_continued_is_refused(token_set):
         ValueError, match=r"another call came first and continued the position of get_batch\("
     ):
         get_batch("train", 2, SEQ_LEN, tokens=token_set)
-
-
-def test_a_position_of_a_set_that_was_replaced_in_its_folder_is_refused(tmp_path):
-    folder = make_token_set(tmp_path / "web", train=[[17] * 9], val=[[17]], seed=1)
-    get_batch("train", 2, SEQ_LEN, tokens=folder)
-    state = state_dict()
-    shutil.rmtree(folder)
-    make_token_set(folder, train=[[17] * 9], val=[[17]], seed=2)
-    load_state_dict(state)
-    with pytest.raises(ValueError, match="which .*web never had; name the set that it was"):
-        get_batch("train", 2, SEQ_LEN, tokens=folder)
 
 
 @pytest.mark.parametrize("kind", ["two positions", "another size", "another seed", "another set"])

@@ -1,6 +1,5 @@
 """Chat sets from the command line: prepared, verified, shown, converted, continued; or refused."""
 
-import hashlib
 import io
 import json
 import random
@@ -25,10 +24,6 @@ from tokenmill.chat.find_rule import with_rule
 from tokenmill.look.report_text import left_out
 from tokenmill.look.show import Show, show
 from tokenmill.look.verify import verify
-from tokenmill.store.columns import listed_sha256
-from tokenmill.store.files import write_json
-from tokenmill.store.shard_writer import ShardWriter
-from tokenmill.store.shards import TEXT_COUNTS
 from tokenmill.tokenize.chat_rule import ChatRule
 from tokenmill.tokenize.load import load_any
 
@@ -162,40 +157,6 @@ def test_a_broken_row_is_an_error_with_its_line_or_counted(rows, tokenizer_json,
         manifest["broken_conversations"],
         manifest["refused_conversations"],
     ) == (6, 1, 1)
-
-
-def test_verify_finds_a_mask_that_does_not_agree_with_its_targets(chat_set, tmp_path):
-    folder = shutil.copytree(chat_set, tmp_path / chat_set.name)
-    token_set = TokenSet(folder)
-    entry = token_set.entries[0]
-    shard = token_set.open(entry)
-    record = token_set.record(entry)
-    mask = np.unpackbits(shard.column("mask"), bitorder="little")[: entry.tokens]
-    right = np.array(shard.column("targets"))
-    tokens = np.array(shard.tokens)
-    lengths = shard.lengths
-    for at, message in (
-        (int(np.argmax(mask)), "another number of tokens that bear loss"),
-        (0, "BOS of document 0"),
-    ):
-        changed = mask.copy()
-        changed[at] ^= 1
-        targets = right.copy()
-        targets[0] += at == 0
-        with ShardWriter(folder, entry.name, record["dtype"], ["mask", "targets"]) as writer:
-            writer.write(tokens, lengths)
-            writer.write_column("mask", changed)
-            writer.write_column("targets", targets)
-            kept = {key: record[key] for key in (*TEXT_COUNTS, "fingerprint", "source")}
-            made = writer.finish(kept)
-        manifest = json.loads((folder / "manifest.json").read_text())
-        manifest["shards"][0] |= dict(listed_sha256(made))
-        manifest["records"] = {
-            name: hashlib.sha256((folder / "shards" / f"{name}.json").read_bytes()).hexdigest()
-            for name in manifest["records"]
-        }
-        write_json(folder / "manifest.json", manifest)
-        assert any(message in problem for problem in verify(folder)[entry.name])
 
 
 def test_show_tells_what_bears_loss_and_padding(chat_set):
@@ -368,22 +329,3 @@ def test_text_and_chat_of_one_tokenizer_are_mixed(chat_set, source, tokenizer_js
     ) as loader:
         _, targets = next(loader)
     assert (targets == -100).any(1).tolist().count(True) == 2
-
-
-FLAGS = [
-    (["--loss", "last"], "go with --chat, which is missing"),
-    (
-        ["--chat", "nowhere.json"],
-        "nowhere.json: expected nanochat or chatml, a tokenizer_config.json or a .jinja file",
-    ),
-    (["--chat", "chatml", "--eot-token", "<|end|>"], "--eot-token is for text"),
-]
-
-
-@pytest.mark.parametrize(("flags", "message"), FLAGS)
-def test_what_does_not_go_together_is_refused(source, flags, message, tokenizer_json, tmp_path):
-    done = run_prepare(
-        "--source", source, "--tokenizer", tokenizer_json, *flags, cwd=tmp_path, check=False
-    )
-    assert done.returncode in (1, 2)
-    assert message in " ".join(re.sub("[│\n]", " ", done.stderr).split())

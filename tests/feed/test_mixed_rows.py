@@ -224,7 +224,7 @@ def test_a_run_of_one_token_set_continues_as_a_source_of_a_mixture(sets):
 # ---------------------------------------------------------------------------- what is refused
 
 
-def test_a_position_of_other_sources_or_settings_is_refused(sets):
+def test_a_position_of_other_sources_is_refused(sets):
     ours = mix(sets, {"web": 1, "code": 1})
     loader = make(ours)
     take(loader, 3)
@@ -236,36 +236,26 @@ def test_a_position_of_other_sources_or_settings_is_refused(sets):
     other_set = Mixture(
         {"web": 1, "code": 1}, sources={"web": sets / "math", "code": sets / "code"}
     )
-    for mixture, position, settings, message in [
+    for mixture, position, message in [
         (
             mix(sets, {"web": 1}),
             state,
-            {},
             r"has a source 'code', but the mixture has only web; .*removed=\['code'\]",
         ),
         (
             renamed,
             state,
-            {},
             "has a source 'web', but the mixture has only internet, code; add it by this name",
         ),
         (
             other_set,
             state,
-            {},
             "source 'web' of this position is of a token set with manifest .* never had",
         ),
-        (other_set, gone, {}, "source 'web' of this position .* never had"),
-        (
-            ours,
-            state,
-            {"seed": 5},
-            "this position does not fit.*: seed is 1337 in the position, 5 here",
-        ),
-        (ours, state, {"packing": "concat"}, "this position does not fit.*: packing is"),
+        (other_set, gone, "source 'web' of this position .* never had"),
     ]:
         with pytest.raises(ValueError, match=message):
-            make(mixture, state=position, **settings)
+            make(mixture, state=position)
     assert take(make(ours, state=state), 1) == take(loader, 1)
 
 
@@ -293,14 +283,7 @@ def test_what_does_not_go_together_is_refused(sets, tmp_path):
             "source 'same', .*same: split 'val' has 0 rows",
         ),
         (lambda: make(mix(sets, STAGES), split="val"), "validation .*stages|stages.* validation"),
-        (lambda: loader.set_epoch(1), "set_epoch: .*mixture"),
-        (lambda: make(mix(sets), epochs=1), "epochs is for one token set"),
-        (
-            lambda: make(mix(sets), packing="nanochat"),
-            "a mixture, view or epochs is not supported with packing='nanochat'",
-        ),
         (lambda: make({sets / "web": 1}), r"pass Mixture\(\{...\}\)"),
-        (lambda: make(sets / "web").seen(), r"seen\(\) is for a mixture"),
     ]:
         with pytest.raises(ValueError, match=message):
             ask()

@@ -1,7 +1,6 @@
 """Every task ends with a result or a reason, whatever its worker does, and nothing hangs."""
 
 import os
-import re
 import subprocess
 import sys
 import time
@@ -13,7 +12,6 @@ import tasks
 from making import ROOT, wait_until
 
 from tokenmill.prepare import pool as pools
-from tokenmill.prepare import progress as progresses
 from tokenmill.prepare.config import available_cores
 from tokenmill.prepare.failures import Failure
 from tokenmill.prepare.pool import Pool
@@ -65,14 +63,6 @@ def test_what_workers_share_is_made_once_and_an_error_there_is_left_to_them(tmp_
     assert sorted(what for what, _ in outcomes.values()) == whats, "a folder cannot be opened"
 
 
-def test_a_task_that_raises_fails_alone_with_its_message(tmp_path):
-    outcomes, _, _ = run(["a", "raise", "b", "bug"], tmp_path)
-    assert [outcomes[what][0] for what in "ab"] == ["a", "b"]
-    assert outcomes["raise"] == Failure(("raise", tmp_path / "1"), "this text is bad")
-    assert outcomes["bug"].reason == "KeyError: 'a bug'"
-    assert "tasks.py" in outcomes["bug"].traceback
-
-
 def test_a_worker_that_dies_costs_its_task_one_retry(tmp_path):
     outcomes, sums, _ = run(["a", "die once", "die at once"], tmp_path)
     assert [outcomes[what][0] for what in outcomes] == list(outcomes)
@@ -96,12 +86,6 @@ def test_a_worker_that_reports_nothing_is_killed_and_its_task_tried_once_more(
         assert outcomes[what].reason == "the worker reported nothing for 1.5 s, 2 times"
     else:
         assert outcomes[what][0] == what
-
-
-def test_a_full_disk_begins_no_more_tasks(tmp_path):
-    outcomes, _, _ = run(["a", "full", *(f"task {number}" for number in range(20))], tmp_path, 1)
-    assert list(outcomes) == ["a", "full"]
-    assert outcomes["full"].reason == "[Errno 28] No space left on device: 'there'"
 
 
 def test_tasks_that_may_not_begin_yet_wait_and_those_that_never_may_fail(tmp_path):
@@ -152,17 +136,6 @@ def test_a_script_without_a_main_guard_is_not_run_again_and_its_workers_end_with
     assert not any(
         child.is_running() and child.status() != psutil.STATUS_ZOMBIE for child in children
     )
-
-
-def test_progress_tells_the_time_that_is_left_until_it_ends(monkeypatch, capsys):
-    monkeypatch.setattr(progresses, "LINE_SECONDS", 0.0)
-    with progresses.Progress() as progress:
-        progress.begin("preparing", 200)
-        progress.add(1, 10, 50, 100)
-        progress.end()
-    during, after = capsys.readouterr().err.splitlines()
-    assert re.fullmatch(r"preparing 50%  1 document  .*/s  .* tokens/s  0 s left", during)
-    assert re.fullmatch(r"made 1 document  .* tokens/s in 0\.0 s", after)
 
 
 def test_cores_are_those_of_the_container(tmp_path):

@@ -19,7 +19,6 @@ import pytest
 import tasks
 from making import ROOT, make_text, read_manifest, run_prepare, tree, write_parquet
 
-from tokenmill.prepare import choose_tokenizer
 from tokenmill.prepare.destination import Destination
 from tokenmill.prepare.made import Work
 from tokenmill.prepare.make import begin_workers
@@ -188,19 +187,6 @@ def test_a_vocabulary_over_65536_is_stored_as_uint32(source, tokenizer, tmp_path
     assert next(documents_of(folder, "train"))[0] == 70_000
 
 
-def test_training_a_tokenizer_says_what_it_does_meanwhile(tmp_path, monkeypatch):
-    monkeypatch.setattr(choose_tokenizer, "LINE_SECONDS", 0.01)
-    said = []
-
-    def texts():
-        yield from make_text(documents=50, seed=9)
-        while not said:
-            time.sleep(0.01)
-
-    choose_tokenizer._train(texts(), 300, tmp_path / "bpe300.json", said.append)
-    assert re.fullmatch(r"training for 0 s: \S+ kB of text is read", said[0])
-
-
 def test_a_trained_tokenizer_is_kept_and_used_again(source, tmp_path):
     flags = ("--source", source, "--tokenizer", "train:300")
     first = run_prepare(*flags, cwd=tmp_path)
@@ -353,18 +339,6 @@ def test_a_damaged_file_fails_alone_and_the_next_run_does_what_is_missing(
     )
 
 
-def test_a_source_file_that_changed_under_a_finished_shard_is_refused(
-    source, tokenizer_json, tmp_path
-):
-    folder = prepare(source, tokenizer_json, tmp_path)
-    before = tree(folder)
-    write_parquet(source / "shard_0.parquet", make_text(documents=40, seed=99), row_group_size=8)
-    done = prepare(source, tokenizer_json, tmp_path, check=False)
-    assert done.returncode == 1
-    assert "was made from other data" in done.stderr
-    assert tree(folder) == before
-
-
 def test_null_and_empty_documents_are_counted_in_record_manifest_and_summary(
     tmp_path, tokenizer_json
 ):
@@ -381,26 +355,3 @@ def test_null_and_empty_documents_are_counted_in_record_manifest_and_summary(
         assert (counts["null_documents"], counts["empty_documents"]) == (2 * count, count)
     assert "20 null documents (the first in a.parquet)" in done.stdout
     assert "10 empty documents (the first in a.parquet)" in done.stdout
-
-
-def test_the_help_explains_every_flag():
-    text = run_prepare("--help", cwd=ROOT).stdout
-    for flag in (
-        "source",
-        "num-shards",
-        "tokenizer",
-        "name",
-        "tokens-root",
-        "raw-dir",
-        "workers",
-        "shard-text-bytes",
-    ):
-        assert f"--{flag}" in text
-    unboxed = " ".join(text.replace("│", "").split())
-    assert "leave out and count lines, and conversations" in unboxed
-    source = (ROOT / "tokenmill" / "prepare" / "config.py").read_text()
-    lines = source.partition("def __post_init__")[0].splitlines()
-    fields = [number for number, line in enumerate(lines) if re.match(r"    \w+: ", line)]
-    assert len(fields) > 20
-    for number in fields:
-        assert "  # " in lines[number] or lines[number - 1].startswith("    # "), lines[number]

@@ -1,4 +1,4 @@
-"""A run and its legs: what they say of the past, and how a position keeps them."""
+"""How a position keeps a run and its legs. What they say of the past, histories show."""
 
 import json
 import random
@@ -15,8 +15,6 @@ from tokenmill.rows.run import (
     Run,
     Setting,
     Stage,
-    past_of,
-    set_of,
 )
 
 
@@ -46,110 +44,6 @@ def moved(run, steps=1, **cursors):
         rows={**run.now.rows, **{name: run.now.rows[name] + rows for name in names}},
     )
     return run._replace(now=point)
-
-
-def test_what_was_used_of_a_window_at_other_lengths():
-    run = moved(Run.start(setting(seq_len=2048)), a=(0, 2, 812))
-    run = run.go_on(setting(seq_len=4096))
-    assert past_of(run.legs, "a", 0, 2) == ([(2048, 812)], 812)
-    assert past_of(run.legs, "a", 0, 3) == ([], 0), "a window that was begun at this length"
-    run = moved(run, a=(0, 2, 900)).go_on(setting(seq_len=4096, batch_size=7))
-    assert past_of(run.legs, "a", 0, 2) == ([(2048, 812)], 812), "another batch size changes no row"
-    run = moved(run, a=(0, 2, 1000)).go_on(setting(seq_len=2048))
-    assert past_of(run.legs, "a", 0, 2) == ([(2048, 812), (4096, 188)], 1000)
-    assert past_of(run.legs[:2], "a", 0, 2) == ([(2048, 812)], 812), "to the run of that time"
-
-
-def test_the_past_of_a_source_is_of_the_legs_in_which_it_was_live():
-    run = moved(Run.start(setting("ab", 8)), a=(0, 0, 5), b=(0, 1, 3))
-    run = moved(run.go_on(setting("b", 16)), b=(0, 1, 9))
-    run = moved(run.go_on(setting("b", 32)), b=(0, 2, 4))
-    run = run.go_on(setting("abc", 64))
-    assert past_of(run.legs, "a", 0, 0) == ([(8, 5)], 5)
-    assert past_of(run.legs, "b", 0, 2) == ([(32, 4)], 4)
-    assert past_of(run.legs, "c", 0, 0) == ([], 0), "a source that joined later"
-    assert run.now.cursors["c"] == Cursor(0, 0, 0)
-
-
-def test_an_epoch_goes_over_what_there_was_when_its_first_row_came():
-    old = Documents("m0", "", "a")
-    new = Documents("m1", "", "a")
-    run = moved(Run.start(setting()), a=(0, 1, 3)).go_on(setting(manifest="m1"))
-    assert [set_of(run.legs, "a", epoch) for epoch in (0, 1, 2)] == [old, new, new]
-    run = moved(run, a=(1, 0, 0)).go_on(setting(manifest="m2"))
-    assert set_of(run.legs, "a", 1).manifest == "m2", "no row of it was dealt"
-    run = moved(run, a=(1, 0, 1)).go_on(setting("b", manifest="m3"))
-    run = moved(run).go_on(setting("ab", manifest="m3"))
-    assert [set_of(run.legs, "a", epoch).manifest for epoch in (1, 2)] == ["m2", "m3"], (
-        "also after it was away"
-    )
-
-
-def test_a_step_was_made_by_the_last_leg_at_or_before_it():
-    run = Run.start(setting())
-    for batch_size in (3, 4, 5):
-        run = moved(run, steps=10).go_on(setting(batch_size=batch_size))
-    run = moved(run, steps=10)
-    for step in range(40):
-        back = run.back_to(step)
-        assert (back.now.step, back.setting.batch_size) == (step // 10 * 10, step // 10 + 2)
-        assert back.now == run.legs[step // 10].begin
-    for step in (-1, 40):
-        with pytest.raises(
-            ValueError, match=f"step {step} is not in this run, which has made 40 steps"
-        ):
-            run.back_to(step)
-
-
-# ---------------------------------------------------------------------------- legs begin
-
-
-def test_a_leg_begins_with_a_change_alone_and_replaces_one_that_made_no_batch():
-    run = moved(Run.start(setting()), a=(0, 0, 2))
-    assert run.go_on(setting()) is run
-    two = run.go_on(setting(batch_size=5))
-    assert len(two.legs) == 2
-    assert len(two.go_on(setting(batch_size=6)).legs) == 2
-    assert two.go_on(setting(batch_size=6)).setting.batch_size == 6
-    skipped = two.go_on(two.setting, two.now._replace(cursors={"a": Cursor(0, 0, 9)}))
-    assert len(skipped.legs) == 3
-    assert skipped.now.cursors["a"] == Cursor(0, 0, 9)
-    assert run.go_on(setting(batch_size=5)).now.weights == run.now.weights, "the pattern goes on"
-    assert run.go_on(setting(seq_len=9)).now.weights == {}, (
-        "it starts over with rows of another length"
-    )
-
-
-def test_an_epoch_may_be_begun_again_whatever_was_used_of_it():
-    run = moved(Run.start(setting(epochs=1)), a=(0, 1, 5)).go_on(
-        setting(seq_len=16, manifest="m1", epochs=1)
-    )
-    run = moved(run, a=(0, 1, 7))
-    back = run.begin_epoch(0)
-    assert (back.now.cursors["a"], back.now.until, back.now.step) == (Cursor(0), 1, 2)
-    assert past_of(back.legs, "a", 0, 1) == ([], 0)
-    assert set_of(back.legs, "a", 0).manifest == "m1"
-    assert run.begin_epoch(7).now.until == 8
-    later = moved(back, a=(0, 1, 3)).go_on(setting(seq_len=8, manifest="m1", epochs=1))
-    assert past_of(later.legs, "a", 0, 1) == ([(16, 3)], 3)
-
-
-def test_iterations_of_epochs_end_and_go_on():
-    run = moved(Run.start(setting(epochs=2)), a=(0, 1, 5))
-    assert not run.has_ended
-    broken = run.next_iteration()
-    assert (broken.now.cursors["a"], broken.now.until, len(broken.legs)) == (Cursor(2), 4, 2)
-    ended = run.at_end()
-    assert ended.has_ended
-    assert (ended.now.cursors["a"], len(ended.legs)) == (Cursor(2), 1)
-    again = ended.next_iteration()
-    assert (again.now.cursors["a"], again.now.until, len(again.legs)) == (Cursor(2), 4, 1), (
-        "no leg: it is known"
-    )
-    assert not again.has_ended
-
-
-# ---------------------------------------------------------------------------- the position
 
 
 def random_run(rng, legs, names="abcd"):

@@ -219,23 +219,6 @@ def test_a_repository_of_several_configs_is_an_error_that_lists_them(tokenizer_j
             assert "about " in refused.stdout
 
 
-def test_the_climbmix_preset_validates_on_the_repository_s_last_file(
-    hub, env, tokenizer_json, tmp_path
-):
-    hub.repository = "karpathy/climbmix-400b-shuffle"
-    flags = ("--num-shards", 2, "--tokenizer", tokenizer_json, "--shard-text-bytes", 500_000)
-    done = run_prepare("climbmix", *flags, cwd=tmp_path, env=env)
-    manifest = json.loads(token_set(done, tmp_path)["manifest.json"])
-    assert {
-        (name, shard["split"]) for shard in manifest["shards"] for name in shard["sources"]
-    } == {
-        (NAMES[0], "train"),
-        (NAMES[1], "train"),
-        (NAMES[3], "val"),
-    }
-    assert sorted(hub.fetched) == [NAMES[0], NAMES[1], NAMES[3]]
-
-
 def test_a_private_repository_takes_the_usual_token(hub, env, flags, tmp_path):
     hub.token = "hf_secret"
     done = run_prepare(*flags, 2, cwd=tmp_path, env=env, check=False)
