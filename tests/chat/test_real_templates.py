@@ -87,13 +87,12 @@ def ours(finder: TurnFinder, row: dict) -> tuple[str, list[bool]]:
     return text, [any(a <= i < b for a, b in turns) for i in range(len(text))]
 
 
-def unexplained(source: str, row: dict, text: str, mask: list[bool], wanted: list[bool]) -> str:
+def unexplained(template, row: dict, text: str, mask: list[bool], wanted: list[bool]) -> str:
     """What one mask has and the other has not, but for two things that are ours on purpose.
 
     A turn begins after the whole generation prompt, as the model is given it; and it ends with the
     token that ends it, without the line break, or end of text, that a template writes then.
     """
-    template = JinjaTemplate(source, VARIABLES)
     messages = row["messages"]
     before = messages[:-1]  # the last is the assistant's
     prompt = template.render(before, None, True)[0][len(template.render(before)[0]) :]
@@ -144,7 +143,7 @@ def test_the_mask_is_the_marked_template_s_letter_by_letter(name):
             counts["another text, or no marks"] += 1
             continue
         wanted = [any(a <= i < b for a, b in spans) for i in range(len(text))]
-        assert not unexplained(source, row, text, mask, wanted)
+        assert not unexplained(template, row, text, mask, wanted)
         counts["same"] += 1
     assert counts["texts"] > 5
     print(name, dict(counts))

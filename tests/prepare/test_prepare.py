@@ -207,7 +207,7 @@ def start(source, tokenizer_json, cwd):
         "--tokenizer",
         tokenizer_json,
         "--shard-text-bytes",
-        300_000,
+        100_000,
         "--workers",
         "1",
     )
@@ -225,7 +225,7 @@ def start(source, tokenizer_json, cwd):
 def large_source(tmp_path):
     folder = tmp_path / "corpus"
     for number in range(3):
-        texts = make_text(documents=600, seed=number, words=500)
+        texts = make_text(documents=250, seed=number, words=500)
         write_parquet(folder / f"shard_{number}.parquet", texts, row_group_size=50)
     return folder
 

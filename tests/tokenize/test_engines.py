@@ -108,9 +108,11 @@ PLANES = [*range(0x40000), *range(0xE0000, 0xE1000), *range(0xF0000, 0xF1000)]
 @pytest.mark.slow
 @pytest.mark.parametrize("pattern", PATTERNS[::2] + PATTERNS[-1:], ids=IDS[::2] + IDS[-1:])
 def test_the_shipped_table_is_what_the_engines_differ_in(pattern):
-    """o200k's pattern, by cases and marks, shows all of them; of others, each sixth is tried."""
-    differing = differing_code_points(pattern, PLANES if pattern == PATTERNS[-1] else PLANES[::6])
-    assert differing == SHIPPED if pattern == PATTERNS[-1] else set(differing) <= set(SHIPPED)
+    """o200k's pattern, by cases and marks, shows all of them; of others, samples are tried."""
+    if pattern == PATTERNS[-1]:
+        assert differing_code_points(pattern, sorted({*SHIPPED, *PLANES[::8]})) == SHIPPED
+    else:
+        assert {*differing_code_points(pattern, PLANES[::24])} <= {*SHIPPED}
     assert as_ranges(SHIPPED) == referred.DIFFERING
 
 
