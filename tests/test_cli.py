@@ -9,7 +9,7 @@ import pytest
 import warm
 from making import ROOT
 
-from tokenmill import PRESETS, PrepareConfig, __version__, cli, prepare
+from tokenmill import PRESETS, __version__, cli
 from tokenmill.prepare import command
 
 
@@ -162,25 +162,6 @@ def test_the_faces_give_what_the_package_has():
         assert len((ROOT / face).read_text().splitlines()) <= 16, (
             "a few lines that a newcomer understands at once"
         )
-
-
-def test_texts_and_paths_prepare_the_same_wherever_one_is_named(
-    source, tokenizer_json, tmp_path, monkeypatch
-):
-    monkeypatch.chdir(tmp_path)
-    texts = {
-        "source": str(source),
-        "tokenizer": tokenizer_json,
-        "tokens_root": "as/text",
-        "workers": 1,
-    }
-    paths = {"source": source, "tokens_root": tmp_path / "as" / "path"}
-    first = prepare(PrepareConfig(**texts))
-    second = prepare(PrepareConfig(**texts | paths))
-    assert first.folder.parts[:2] == ("as", "text")
-    assert (first.folder / "manifest.json").read_bytes() == (
-        second.folder / "manifest.json"
-    ).read_bytes()
 
 
 COMMANDS = [["-m", "tokenmill", verb] for verb in cli.VERBS if verb != "convert"]

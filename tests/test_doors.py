@@ -14,8 +14,7 @@ from making import make_text, read_manifest, run_prepare, tree, write_parquet
 from tokenmill import cli
 from tokenmill.remote.pull import pull
 
-ELSEWHERE = ["../../home/model", "/{home}/model", "a/../../../home/model", "..", ""]
-TRICKS = [*ELSEWHERE, "a\nb", "a\x1b[31m", "a\u202eb", "a\0b"]
+TRICKS = ["../../home/model", "/{home}/model", "..", "", "a\x1b[31m", "a\0b"]
 
 
 def write_jsonl(path, texts) -> None:

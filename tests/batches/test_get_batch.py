@@ -66,15 +66,6 @@ def test_the_one_token_set_in_data_tokens_is_found(tmp_path):
     )
 
 
-def test_the_file_of_a_mixture_may_be_an_address_as_for_a_loader(tmp_path):
-    make_token_set(tmp_path / "web", train=[[9, 9]], val=[[9]])
-    file = tmp_path / "mix.toml"
-    file.write_text("[weights]\nweb = 1\n")
-    settings = {"batch_size": 1, "seq_len": 4}
-    expected = rows_of(next(RowLoader(file, **settings)))
-    assert rows_of(get_batch("train", tokens=file.as_uri(), **settings)) == expected
-
-
 # ---------------------------------------------------------------------------- one state for all
 
 

@@ -28,7 +28,7 @@ GAPS = {
 
 @pytest.mark.parametrize("gap", GAPS)
 @pytest.mark.parametrize("form", ["text", "chat"])
-def test_the_line_of_a_document_is_that_of_the_file_or_none(gap, form, tmp_path):
+def test_the_line_of_a_document_is_that_of_the_file_or_none(gap, form, tokenizer_json, tmp_path):
     line, skip_broken = GAPS[gap]
     if "conversation" in gap and form == "text" or gap in ("null", "empty") and form == "chat":
         pytest.skip("of the other form")
@@ -44,6 +44,7 @@ def test_the_line_of_a_document_is_that_of_the_file_or_none(gap, form, tmp_path)
             source=path,
             val_file=str(tmp_path / "val.jsonl"),
             tokens_root=str(tmp_path / "tokens"),
+            tokenizer=tokenizer_json,
             chat="chatml" if form == "chat" else None,
             skip_broken=skip_broken,
             workers=1,

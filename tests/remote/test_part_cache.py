@@ -15,7 +15,6 @@ from file_server import FileServer
 from making import make_token_set
 
 from tokenmill import RowLoader
-from tokenmill.addresses import cache_root
 
 as_root = pytest.mark.skipif(
     os.geteuid() != 0, reason="only root can give files to another user, and mount disks"
@@ -40,13 +39,6 @@ def test_a_cache_of_two_windows_keeps_its_limit_and_the_rows(folder, server, tmp
     assert same(rows, batches(folder, epochs=2))
     assert WINDOW < most <= 2 * WINDOW + WINDOW // 2
     assert server.tokens_served() < 2 * 2 * size(folder)
-
-
-def test_a_home_folder_is_the_user_s(monkeypatch, tmp_path):
-    monkeypatch.setenv("HOME", str(tmp_path))
-    monkeypatch.setenv("TOKENMILL_CACHE", "~/a")
-    assert cache_root() == tmp_path / "a"
-    assert cache_root("~/b") == tmp_path / "b"
 
 
 def test_too_small_a_cache_is_an_error_with_both_numbers(server, tmp_path):
