@@ -137,21 +137,21 @@ def test_rows_are_the_reference_on_any_ranks_whatever_changes_in_the_middle_of_a
         assert dealt == expected[: len(dealt)]
 
 
-@pytest.mark.parametrize(("weights", "caps"), CASES)
+@pytest.mark.parametrize(("weights", "caps"), CASES[:4])
 def test_from_every_step_it_continues_as_the_unbroken_run(sets, weights, caps):
-    expected = list(islice(reference(sets, weights, caps), 200))
+    expected = list(islice(reference(sets, weights, caps), 160))
     mixture = mix(sets, weights, max_epochs=caps)
     loader = make(mixture)
-    for step in range(90):
+    for step in range(72):
         assert loader.tokens_seen == 2 * step * SEQ_LEN
         again = make(mixture, 3, loader.state_dict(), prefetch=step % 2)
         assert take(again, 4) == expected[2 * step : 2 * step + 12]
         assert step % 5 or make(mixture, 2, loader.state_dict()).state_dict() == loader.state_dict()
         next(loader)
-    counts = Counter(name for name, _ in expected[:180])
+    counts = Counter(name for name, _ in expected[:144])
     assert {name: usage.rows for name, usage in loader.seen().items()} == counts
     assert (
-        sum(usage.tokens for usage in loader.seen().values()) == loader.tokens_seen == 180 * SEQ_LEN
+        sum(usage.tokens for usage in loader.seen().values()) == loader.tokens_seen == 144 * SEQ_LEN
     )
     assert loader.epoch == min(int(usage.epochs) for usage in loader.seen().values())
     assert make(mixture, 2, loader.state_dict(), seq_len=9).seen() == loader.seen()

@@ -126,7 +126,7 @@ print("whole" if number + 1 == len(right) else "WRONG", flush=True)
 def test_where_locks_do_nothing_rows_are_right(folder, server, tmp_path):
     lying = "import fcntl\nfcntl.flock = lambda *_: None\n"
     running = [
-        warm.Command("-c", lying + read_code(f"{server.url}/set", tmp_path)) for _ in range(3)
+        warm.Command("-c", lying + read_code(f"{server.url}/set", tmp_path)) for _ in range(2)
     ]
     assert {process.done(240).stdout.strip() for process in running} == {digest_of(folder)}
 

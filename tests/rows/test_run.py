@@ -15,6 +15,8 @@ from tokenmill.rows.run import (
     Run,
     Setting,
     Stage,
+    past_of,
+    set_of,
 )
 
 
@@ -44,6 +46,20 @@ def moved(run, steps=1, **cursors):
         rows={**run.now.rows, **{name: run.now.rows[name] + rows for name in names}},
     )
     return run._replace(now=point)
+
+
+def test_an_epoch_may_be_begun_again_whatever_was_used_of_it():
+    run = moved(Run.start(setting(epochs=1)), a=(0, 1, 5)).go_on(
+        setting(seq_len=16, manifest="m1", epochs=1)
+    )
+    run = moved(run, a=(0, 1, 7))
+    back = run.begin_epoch(0)
+    assert (back.now.cursors["a"], back.now.until, back.now.step) == (Cursor(0), 1, 2)
+    assert past_of(back.legs, "a", 0, 1) == ([], 0)
+    assert set_of(back.legs, "a", 0).manifest == "m1"
+    assert run.begin_epoch(7).now.until == 8
+    later = moved(back, a=(0, 1, 3)).go_on(setting(seq_len=8, manifest="m1", epochs=1))
+    assert past_of(later.legs, "a", 0, 1) == ([(16, 3)], 3)
 
 
 def random_run(rng, legs, names="abcd"):
