@@ -32,8 +32,10 @@ def test_rows_are_the_local_set_s(folder, server, tmp_path, settings):
 
 
 def test_rows_of_wide_ids_of_views_and_of_chats(prepared, tmp_path):
-    wide = make_token_set(tmp_path / "wide", train=[lengths(MIB, 3)] * 2, val=[[9]], vocab=100_000)
-    chats = make_chat_set(tmp_path / "chats", train=[[30, 9, 12, 5] * 20_000] * 2, val=[[9]])
+    wide = make_token_set(
+        tmp_path / "wide", train=[lengths(MIB // 2, 3)] * 2, val=[[9]], vocab=100_000
+    )
+    chats = make_chat_set(tmp_path / "chats", train=[[30, 9, 12, 5] * 6_000] * 2, val=[[9]])
     for name, rule in (("few", "number % 7 = 0"), ("twice", "2 * (number % 3)")):
         what = "--where" if name == "few" else "--repeat"
         assert (
