@@ -411,17 +411,6 @@ def test_a_template_needs_its_own_tokenizer_and_the_tokens_that_it_names(tokeniz
         find_chat_rule(str(tmp_path), "all")
 
 
-def test_a_template_has_the_name_of_its_file_or_of_its_folder(tmp_path):
-    folder = tmp_path / "model"
-    folder.mkdir()
-    template = folder / "chat_template.jinja"
-    template.write_text(CHATML)
-    (folder / "short.jinja").write_text(CHATML)
-    assert find_chat_rule(str(folder), "all").name == "model"
-    assert find_chat_rule(str(template), "all").name == "model"
-    assert find_chat_rule(str(folder / "short.jinja"), "all").name == "short"
-
-
 def test_a_folder_brings_its_tokenizer_and_named_tokens(tmp_path):
     (tmp_path / "tokenizer.json").write_text("{}")
     named = {"chat_template": "{{ boi_token }}", "extra_special_tokens": {"boi_token": "<boi>"}}

@@ -1,19 +1,11 @@
-"""A thread runs ahead, just as far as it should, and ends with its user."""
+"""A thread runs ahead just as far as it should."""
 
 import time
 from itertools import count
 
-import pytest
 from making import wait_until
 
 from tokenmill.feed.prefetch import Prefetch, Stop
-
-
-@pytest.mark.parametrize("depth", [0, 1, 3])
-def test_items_come_in_order_and_end(depth):
-    ahead = Prefetch(iter(range(100)), depth, Stop())
-    assert list(ahead) == list(range(100))
-    assert list(ahead) == []
 
 
 def test_no_more_than_depth_items_are_made_before_they_are_asked_for():

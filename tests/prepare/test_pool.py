@@ -11,7 +11,6 @@ import tasks
 from making import ROOT, wait_until
 
 from tokenmill.prepare import pool as pools
-from tokenmill.prepare.config import available_cores
 from tokenmill.prepare.failures import Failure
 from tokenmill.prepare.pool import Pool
 
@@ -136,16 +135,3 @@ def test_a_script_without_a_main_guard_is_not_run_again_and_its_workers_end_with
     assert not any(
         child.is_running() and child.status() != psutil.STATUS_ZOMBIE for child in children
     )
-
-
-def test_cores_are_those_of_the_container(tmp_path):
-    here = available_cores(tmp_path / "cpu.max")
-    assert here == len(os.sched_getaffinity(0))
-    for quota, expected in (
-        ("100000 100000", 1),
-        ("max 100000", here),
-        ("150000 100000", min(here, 2)),
-        ("broken", here),
-    ):
-        (tmp_path / "cpu.max").write_text(quota)
-        assert available_cores(tmp_path / "cpu.max") == expected

@@ -11,7 +11,7 @@ from making import make_text
 from tokenmill.addresses import user_cache
 from tokenmill.tokenize import encoder as encoders
 from tokenmill.tokenize import gigatoken, patterns
-from tokenmill.tokenize.encoder import Encoder, choose_encoder, engine_pays
+from tokenmill.tokenize.encoder import Encoder, choose_encoder
 from tokenmill.tokenize.proofs import read_proof
 
 
@@ -99,13 +99,3 @@ def test_a_cache_that_cannot_be_written_costs_proofs_alone(tokenizer, proofs):
         encoder, why = choose_encoder("auto", tokenizer)
         assert (encoder.engine, why) == ("gigatoken", "")
     assert len(proofs) == 2
-
-
-def test_an_engine_pays_for_more_text_and_once_it_is_proven_for_less(tokenizer):
-    sizes = np.geomspace(1e4, 1e9, 40)
-    pays = [engine_pays(tokenizer, size) for size in sizes]
-    assert pays == sorted(pays)
-    assert not pays[0]
-    assert pays[-1]
-    choose_encoder("auto", tokenizer)
-    assert sum(engine_pays(tokenizer, size) for size in sizes) > sum(pays)
