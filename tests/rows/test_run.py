@@ -1,4 +1,4 @@
-"""How a position keeps a run and its legs. What they say of the past, histories show."""
+"""What a run says of its past, where histories seldom show it, and how a position keeps a run."""
 
 import json
 import random
@@ -46,6 +46,20 @@ def moved(run, steps=1, **cursors):
         rows={**run.now.rows, **{name: run.now.rows[name] + rows for name in names}},
     )
     return run._replace(now=point)
+
+
+def test_an_epoch_goes_over_what_there_was_when_its_first_row_came():
+    old = Documents("m0", "", "a")
+    new = Documents("m1", "", "a")
+    run = moved(Run.start(setting()), a=(0, 1, 3)).go_on(setting(manifest="m1"))
+    assert [set_of(run.legs, "a", epoch) for epoch in (0, 1, 2)] == [old, new, new]
+    run = moved(run, a=(1, 0, 0)).go_on(setting(manifest="m2"))
+    assert set_of(run.legs, "a", 1).manifest == "m2", "no row of it was dealt"
+    run = moved(run, a=(1, 0, 1)).go_on(setting("b", manifest="m3"))
+    run = moved(run).go_on(setting("ab", manifest="m3"))
+    assert [set_of(run.legs, "a", epoch).manifest for epoch in (1, 2)] == ["m2", "m3"], (
+        "also after it was away"
+    )
 
 
 def test_an_epoch_may_be_begun_again_whatever_was_used_of_it():
