@@ -180,13 +180,6 @@ def prepared(tokenizer_json, tmp_path_factory) -> tuple[Path, Path]:
 
 
 @pytest.fixture(scope="session")
-def shared_corpus() -> Path:
-    if not (SHARED / "corpus").is_dir():
-        pytest.skip("no ../shared/corpus beside this checkout")
-    return SHARED / "corpus"
-
-
-@pytest.fixture(scope="session")
 def gpt2() -> "Tokenizer":
     if not (SHARED / "tiktoken_cache").is_dir():
         pytest.skip("no ../shared/tiktoken_cache beside this checkout")

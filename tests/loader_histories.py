@@ -284,7 +284,6 @@ class History:
             name, epoch = place
             is_done = epoch < last[name]
             self.check_epoch(tokens, on_disk[place], shortest[place], is_done)
-            counts["epochs"] += is_done
         self.check_run(step, counts)
         return counts
 
@@ -303,13 +302,10 @@ class History:
         run = read_position(self.state)[0]
         assert run.now.step == step
         assert sum(run.now.rows.values()) == counts["rows"]
-        counts["legs"] = len(run.legs)
-        counts["bytes"] = len(self.state["tokenmill"])
         for number, leg in enumerate(run.legs, 1):
             for name, cursor in leg.begin.cursors.items():
                 past = past_of(run.legs[:number], name, *cursor[:2])[0]
                 counts["windows packed again"] += bool(past)
-                counts["more than once"] += len(past) > 1
 
     def check_epoch(
         self, counts: Counter[Any], token_set: TokenSet, row_len: int, is_done: bool

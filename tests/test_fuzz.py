@@ -296,6 +296,7 @@ KINDS += [of_a_set_that_preparing_goes_on_with, of_a_tokenizer, of_a_source]
 KINDS += [of_another_program_s_files]
 
 
+@pytest.mark.slow
 def test_damage_at_random_ends_in_no_traceback_no_signal_and_touches_nothing_else(base, tmp_path):
     wrong = []
     harmless = 0

@@ -96,6 +96,18 @@ def test_only_the_modules_that_make_its_arrays_import_a_framework(framework):
     assert {part_of(path) for path in importing} <= {"batches", framework}
 
 
+def test_the_tests_of_rows_need_numpy_pytest_and_hypothesis_alone():
+    tests = ROOT / "tests"
+    files = [*(tests / "rows").glob("*.py"), tests / "conftest.py", tests / "slow_turns.py"]
+    at_the_top = set()
+    for path in files:
+        for node in ast.parse(path.read_text()).body:
+            if isinstance(node, ast.Import | ast.ImportFrom):
+                at_the_top |= tops_of([getattr(node, "module", None) or node.names[0].name])
+    needed = {"numpy", "pytest", "hypothesis", "tokenmill", "slow_turns"}
+    assert at_the_top - sys.stdlib_module_names <= needed
+
+
 def test_the_arrows_make_no_circle():
     """Neither those of the parts, nor those of the modules."""
     TopologicalSorter(KNOWN).prepare()
@@ -155,21 +167,27 @@ HEAVY = {
 HEAVY |= {"rich", "tyro", "jinja2", "multiprocess", "orjson", "tqdm", "rustbpe", "duckdb"}
 
 
-def loaded_by(code: str, *flags: str) -> set[str]:
-    code += "\nimport sys; print('\\n'.join({name.partition('.')[0] for name in sys.modules}))"
+def loaded_by(code: str, after: str = "") -> set[str]:
+    """What some code loads, without what was loaded `after` other code."""
+    parts = [after, "import sys; there = {*sys.modules}", code]
+    parts.append("print(*{name.partition('.')[0] for name in sys.modules if name not in there})")
     done = subprocess.run(
-        [sys.executable, *flags, "-c", code], cwd=ROOT, capture_output=True, text=True, timeout=60
+        [sys.executable, "-c", "\n".join(parts)],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        timeout=60,
     )
     assert done.returncode == 0, done.stderr
     return set(done.stdout.split())
 
 
 def test_training_loads_numpy_and_torch_and_nothing_else_of_weight():
-    of_torch = loaded_by("import numpy, torch, torch.utils.data, torch.distributed")
+    torch = "import numpy, torch, torch.utils.data, torch.distributed"
     names = ("RowLoader", "PackedRows", "get_batch", "TokenSet", "document_mask", "state_dict")
-    loaded = loaded_by(f"import data; from tokenmill import {', '.join(names)}")
-    assert loaded & HEAVY <= of_torch
-    assert {"data", "numpy", "torch"} <= loaded
+    loaded = loaded_by(f"import data; from tokenmill import {', '.join(names)}", after=torch)
+    assert not loaded & HEAVY - {"torch"}
+    assert {"data", "tokenmill"} <= loaded
 
 
 def test_training_with_numpy_loads_numpy_alone():

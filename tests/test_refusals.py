@@ -33,6 +33,7 @@ BAD_CONFIGS = {
     "meta and Meta.lang may mean one": {"keep_columns": "meta,Meta.lang"},
     "kept_tokens and tokens may mean one": {"keep_columns": "kept_tokens,tokens"},
     "and --unended-turns go with --chat": {"unended_turns": True},
+    "--eot-token is for text": {"eot_token": "<|end|>", "chat": "chatml"},
     "--unended-turns is for templates of a file": {"unended_turns": True, "chat": "chatml"},
     "--text-column and --document-separator are for text": {"text_column": "a", "chat": "chatml"},
     "5 sources have 5 names": {"source": tuple("abcde")},
@@ -180,6 +181,7 @@ REFUSED = {
     "found broken JSON": of_file(CONFIG, b"{", chat_of),
     "tokenizer_config.json, found a list": of_file(CONFIG, [], chat_of),
     "expected a chat_template in it": of_file(CONFIG, {}, chat_of),
+    "expected nanochat or chatml, a tokenizer_config.json or": lambda folder: chat_of("no.json"),
     "a folder of torch.distributed": of_file("x/a", b"", lambda path: positions_in(path.parent)),
     "is an archive, but not torch.save's": of_file("a.pt", ZIP, positions_in),
     "from 0 to 12, found damage": of_set(

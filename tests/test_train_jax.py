@@ -19,12 +19,12 @@ SIZES = {
     "heads": 2,
     "seq-len": 64,
     "total-rows": 8,
-    "steps": 24,
+    "steps": 16,
     "save-every": 4,
 }
 FLAGS = [
     str(word)
-    for name, size in (SIZES | {"val-every": 12, "val-batches": 2}).items()
+    for name, size in (SIZES | {"val-every": 8, "val-batches": 2}).items()
     for word in (f"--{name}", size)
 ]
 STEP = re.compile(r"^step +(\d+)  loss ([\d.]+) .* rows (\w+)$", re.MULTILINE)
@@ -83,34 +83,24 @@ class Run:
 
 
 @pytest.mark.slow
-def test_a_run_that_is_killed_on_four_processes_continues_on_two_and_on_one_as_if_undisturbed(
+def test_a_run_that_is_killed_on_two_processes_continues_on_one_as_if_undisturbed(
     prepared, tmp_path
 ):
     tokens = prepared[1]
     (tmp_path / "whole").mkdir()
     (tmp_path / "killed").mkdir()
-    (tmp_path / "one").mkdir()
     whole = Run(tokens, tmp_path / "whole").finish()
     expected = whole.steps()
-    assert list(expected) == list(range(1, 25))
-    runs = [
-        Run(tokens, tmp_path / "killed", 4).kill_after(10),
-        Run(tokens, tmp_path / "killed", 2).kill_after(18),
-    ]
+    assert list(expected) == list(range(1, 17))
+    runs = [Run(tokens, tmp_path / "killed", 2).kill_after(10)]
     runs.append(Run(tokens, tmp_path / "killed").finish())
     firsts = [min(run.steps()) for run in runs]
     assert firsts[0] == 1
     assert 5 <= firsts[1] <= 11
-    assert 13 <= firsts[2] <= 19
     for run in runs:
         for step, (loss, rows) in run.steps().items():
             assert rows == expected[step][1]
             assert loss == pytest.approx(
                 expected[step][0], abs=1e-3
             )  # other sums of the same numbers
-    assert runs[-1].validations()[24] == pytest.approx(whole.validations()[24], abs=1e-3)
-    # on as many processes the weights are the same too, to the last bit
-    Run(tokens, tmp_path / "one").kill_after(10)
-    again = Run(tokens, tmp_path / "one").finish().steps()
-    assert min(again) > 4
-    assert again == {step: found for step, found in expected.items() if step in again}
+    assert runs[-1].validations()[16] == pytest.approx(whole.validations()[16], abs=1e-3)

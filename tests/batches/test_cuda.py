@@ -89,17 +89,6 @@ def test_the_default_device_of_a_program_changes_nothing(wide_set):
         torch.set_default_device(None)
 
 
-def test_restarts_take_no_further_streams(wide_set):
-    """CUDA has 32, and gives them out in turns: training's own would be given out again."""
-    loader = make_loader(wide_set, device="cuda")
-    taken = set()
-    for _ in range(40):
-        next(loader)
-        loader.load_state_dict(loader.state_dict())
-        taken.add(loader._arrays._device.copy_stream.cuda_stream)
-    assert len(taken) == 1
-
-
 def test_leaving_the_process_hangs_nothing(wide_set):
     code = f"""
 import sys; sys.path.insert(0, {str(ROOT)!r})

@@ -2,7 +2,6 @@
 
 import json
 import os
-import shutil
 from itertools import islice
 from pathlib import Path
 
@@ -67,15 +66,6 @@ def test_the_one_token_set_in_data_tokens_is_found(tmp_path):
     )
 
 
-def test_the_file_of_a_mixture_may_be_an_address_as_for_a_loader(tmp_path):
-    make_token_set(tmp_path / "web", train=[[9, 9]], val=[[9]])
-    file = tmp_path / "mix.toml"
-    file.write_text("[weights]\nweb = 1\n")
-    settings = {"batch_size": 1, "seq_len": 4}
-    expected = rows_of(next(RowLoader(file, **settings)))
-    assert rows_of(get_batch("train", tokens=file.as_uri(), **settings)) == expected
-
-
 # ---------------------------------------------------------------------------- one state for all
 
 
@@ -123,17 +113,6 @@ def test_a_call_whose_position_another_one_has_continued_is_refused(token_set):
         ValueError, match=r"another call came first and continued the position of get_batch\("
     ):
         get_batch("train", 2, SEQ_LEN, tokens=token_set)
-
-
-def test_a_position_of_a_set_that_was_replaced_in_its_folder_is_refused(tmp_path):
-    folder = make_token_set(tmp_path / "web", train=[[17] * 9], val=[[17]], seed=1)
-    get_batch("train", 2, SEQ_LEN, tokens=folder)
-    state = state_dict()
-    shutil.rmtree(folder)
-    make_token_set(folder, train=[[17] * 9], val=[[17]], seed=2)
-    load_state_dict(state)
-    with pytest.raises(ValueError, match="which .*web never had; name the set that it was"):
-        get_batch("train", 2, SEQ_LEN, tokens=folder)
 
 
 @pytest.mark.parametrize("kind", ["two positions", "another size", "another seed", "another set"])

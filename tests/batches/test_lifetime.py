@@ -11,7 +11,6 @@ import shutil
 import signal
 import subprocess
 import sys
-import time
 import weakref
 from collections import deque
 from contextlib import contextmanager, suppress
@@ -180,20 +179,6 @@ print(sorted(set(sys.modules) - before))
 """
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60)
     assert done.stdout == "[]\n", done.stderr
-
-
-def test_an_interrupt_before_the_thread_begins_is_no_wait(token_set, monkeypatch):
-    def interrupted(*_):
-        raise KeyboardInterrupt
-
-    loader = make_loader(token_set)
-    with monkeypatch.context() as patch:
-        patch.setattr("tokenmill.feed.prefetch._thread.start_new_thread", interrupted)
-        began = time.monotonic()
-        with pytest.raises(KeyboardInterrupt):
-            next(loader)
-        assert time.monotonic() - began < 5
-    next(loader)
 
 
 def test_python_ends_at_once_while_a_thread_still_makes_batches(token_set):

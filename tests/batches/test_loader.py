@@ -3,18 +3,16 @@ and parameters.
 """
 
 import inspect
-import json
 from dataclasses import fields
 from itertools import islice
 
-import numpy as np
 import pytest
 import torch
-from making import BOS, make_chat_set, make_sources, make_token_set
-from reference import PACKINGS, SEED, SEQ_LEN, make_loader, reference_rows, rows_of
+from making import BOS, make_chat_set, make_token_set
+from reference import PACKINGS, SEQ_LEN, make_loader, reference_rows, rows_of
 
 import tokenmill.numpy
-from tokenmill import Mixture, PackedRows, RowLoader, get_batch
+from tokenmill import PackedRows, RowLoader, get_batch
 from tokenmill.feed.config import LoaderConfig
 
 
@@ -47,6 +45,7 @@ def test_targets_are_the_number_of_those_in_the_loss_of_all_ranks(tmp_path, toke
     for tokens, settings in (
         (chats, {"long_documents": "crop"}),
         (token_set, {"loss": "once"}),
+        (token_set, {"loss": "skip_cuts"}),
         (token_set, {}),
     ):
         ranks = [
@@ -64,30 +63,6 @@ def test_targets_are_the_number_of_those_in_the_loss_of_all_ranks(tmp_path, toke
         )
         next(ranks[0])
         assert (ranks[0].targets, ranks[0].step) == (counted, 12)
-
-
-def test_row_sources_say_where_each_row_comes_from_and_seen_adds_them_up(tmp_path):
-    folder = make_sources(tmp_path, documents=30)
-    weights = {"web": 5, "code": 2, "math": 1}
-    mixture = Mixture(weights, sources={name: folder / name for name in weights})
-    ranks = [
-        RowLoader(mixture, batch_size=3, seq_len=SEQ_LEN, rank=rank, world_size=2)
-        for rank in range(2)
-    ]
-    own_rows = {name: reference_rows(folder / name, name=name) for name in weights}
-    num_given = dict.fromkeys(weights, 0)
-    for _ in range(25):
-        for loader in ranks:
-            for row, number in zip(rows_of(next(loader)), loader.row_sources.tolist(), strict=True):
-                num_given[loader.sources[number]] += 1
-                assert row == next(own_rows[loader.sources[number]])
-        seen = ranks[0].seen()
-        assert {name: used[:2] for name, used in seen.items()} == {
-            n: (c * SEQ_LEN, c) for n, c in num_given.items()
-        }
-        assert all(
-            0 <= seen[name].epochs - ranks[0].run.now.cursors[name].epoch <= 1 for name in weights
-        )
 
 
 def test_every_way_to_a_loader_spells_out_the_same_parameters_with_the_same_defaults():
@@ -138,20 +113,3 @@ def test_its_properties_tell_the_truth_and_disturb_nothing(token_set, settings):
         ValueError, match=r"seen\(\) is for a mixture; for one token set, use tokens_seen and epoch"
     ):
         loader.seen()
-
-
-def test_numbers_of_other_libraries_mean_the_same_rows_and_the_same_position(token_set):
-    settings = {
-        "batch_size": 2,
-        "seq_len": SEQ_LEN,
-        "seed": SEED,
-        "prefetch": 0,
-        "rank": 0,
-        "world_size": 1,
-    }
-    loader = RowLoader(token_set, shuffle=True, **settings)
-    as_numpy = {name: np.int64(value) for name, value in settings.items()}
-    again = RowLoader(str(token_set), np.str_("train"), shuffle=np.bool_(True), **as_numpy)
-    for _ in range(6):
-        assert rows_of(next(again)) == rows_of(next(loader))
-        assert json.dumps(again.state_dict()) == json.dumps(loader.state_dict())

@@ -173,7 +173,7 @@ def test_what_is_no_position_is_refused(token_set, wrong):
         make_loader(token_set).load_state_dict({"tokenmill": changed})
 
 
-WRONG = [None, True, -1, 1, 1 << 80, [], {}, {"a": 1}, 0.5, float("nan"), "9" * 5000]
+WRONG = [None, True, -1, 1 << 80, [], {"a": 1}, 0.5, float("nan"), "9" * 5000]
 
 
 def unpacked(state):

@@ -6,7 +6,6 @@ import random
 import numpy as np
 import pyarrow as pa
 import pytest
-import tokenizers
 from conversing import CHATML, REWRITING, TEXTS, random_messages, slow_encode
 from json_kinds import KINDS
 from making import make_text
@@ -131,18 +130,6 @@ def test_every_kind_of_tokenizer_gives_the_ids_of_its_library(kind):
         assert ids[1:] == library.encode(text, add_special_tokens=False).ids
         assert not mask[0]
         assert any(mask)
-
-
-def test_an_ordinary_token_is_no_special_token_of_a_template():
-    theirs = KINDS["nfc"]()
-    theirs.add_tokens([tokenizers.AddedToken("<|im_start|>", special=False)])
-    ordinary = HuggingFace.of_json(
-        "nfc", json.loads(theirs.to_str()), {"<s>": theirs.token_to_id("<s>")}, "<s>"
-    )
-    with pytest.raises(
-        ValueError, match=r"nfc: <\|im_start\|> cannot be added, as it is a token already"
-    ):
-        with_rule(ordinary, ChatRule.named("chatml", "all"))
 
 
 def test_tokenized_conversations_are_taken_as_they_are(tokenizer):

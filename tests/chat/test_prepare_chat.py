@@ -1,6 +1,5 @@
 """Chat sets from the command line: prepared, verified, shown, converted, continued; or refused."""
 
-import hashlib
 import io
 import json
 import random
@@ -25,10 +24,6 @@ from tokenmill.chat.find_rule import with_rule
 from tokenmill.look.report_text import left_out
 from tokenmill.look.show import Show, show
 from tokenmill.look.verify import verify
-from tokenmill.store.columns import listed_sha256
-from tokenmill.store.files import write_json
-from tokenmill.store.shard_writer import ShardWriter
-from tokenmill.store.shards import TEXT_COUNTS
 from tokenmill.tokenize.chat_rule import ChatRule
 from tokenmill.tokenize.load import load_any
 
@@ -368,22 +363,3 @@ def test_text_and_chat_of_one_tokenizer_are_mixed(chat_set, source, tokenizer_js
     ) as loader:
         _, targets = next(loader)
     assert (targets == -100).any(1).tolist().count(True) == 2
-
-
-FLAGS = [
-    (["--loss", "last"], "go with --chat, which is missing"),
-    (
-        ["--chat", "nowhere.json"],
-        "nowhere.json: expected nanochat or chatml, a tokenizer_config.json or a .jinja file",
-    ),
-    (["--chat", "chatml", "--eot-token", "<|end|>"], "--eot-token is for text"),
-]
-
-
-@pytest.mark.parametrize(("flags", "message"), FLAGS)
-def test_what_does_not_go_together_is_refused(source, flags, message, tokenizer_json, tmp_path):
-    done = run_prepare(
-        "--source", source, "--tokenizer", tokenizer_json, *flags, cwd=tmp_path, check=False
-    )
-    assert done.returncode in (1, 2)
-    assert message in " ".join(re.sub("[│\n]", " ", done.stderr).split())

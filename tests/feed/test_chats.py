@@ -190,16 +190,3 @@ def test_skip_cuts_leaves_out_16_targets_after_each_inserted_bos_and_no_other(te
             assert np.array_equal(found, np.where(expected[1:], tokens, IGNORED))
     assert num_cuts or seq_len == 500
     assert skipping.targets == (batches[-1][1] != IGNORED).sum()
-
-
-def test_targets_of_skip_cuts_are_counted_over_all_ranks(text_set):
-    loaders = [
-        RowLoader(text_set, batch_size=2, seq_len=20, loss="skip_cuts", rank=rank, world_size=2)
-        for rank in range(2)
-    ]
-    for batches in islice(zip(*loaders, strict=True), 9):
-        in_loss_of_both = sum((targets != IGNORED).sum() for _, targets in batches)
-        assert [loader.targets for loader in loaders] == [in_loss_of_both] * 2
-
-
-# ---------------------------------------------------------------------------- what is refused

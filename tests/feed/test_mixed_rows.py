@@ -137,21 +137,21 @@ def test_rows_are_the_reference_on_any_ranks_whatever_changes_in_the_middle_of_a
         assert dealt == expected[: len(dealt)]
 
 
-@pytest.mark.parametrize(("weights", "caps"), CASES)
+@pytest.mark.parametrize(("weights", "caps"), CASES[:4])
 def test_from_every_step_it_continues_as_the_unbroken_run(sets, weights, caps):
-    expected = list(islice(reference(sets, weights, caps), 200))
+    expected = list(islice(reference(sets, weights, caps), 160))
     mixture = mix(sets, weights, max_epochs=caps)
     loader = make(mixture)
-    for step in range(90):
+    for step in range(72):
         assert loader.tokens_seen == 2 * step * SEQ_LEN
         again = make(mixture, 3, loader.state_dict(), prefetch=step % 2)
         assert take(again, 4) == expected[2 * step : 2 * step + 12]
         assert step % 5 or make(mixture, 2, loader.state_dict()).state_dict() == loader.state_dict()
         next(loader)
-    counts = Counter(name for name, _ in expected[:180])
+    counts = Counter(name for name, _ in expected[:144])
     assert {name: usage.rows for name, usage in loader.seen().items()} == counts
     assert (
-        sum(usage.tokens for usage in loader.seen().values()) == loader.tokens_seen == 180 * SEQ_LEN
+        sum(usage.tokens for usage in loader.seen().values()) == loader.tokens_seen == 144 * SEQ_LEN
     )
     assert loader.epoch == min(int(usage.epochs) for usage in loader.seen().values())
     assert make(mixture, 2, loader.state_dict(), seq_len=9).seen() == loader.seen()
@@ -224,7 +224,7 @@ def test_a_run_of_one_token_set_continues_as_a_source_of_a_mixture(sets):
 # ---------------------------------------------------------------------------- what is refused
 
 
-def test_a_position_of_other_sources_or_settings_is_refused(sets):
+def test_a_position_of_other_sources_is_refused(sets):
     ours = mix(sets, {"web": 1, "code": 1})
     loader = make(ours)
     take(loader, 3)
@@ -236,36 +236,26 @@ def test_a_position_of_other_sources_or_settings_is_refused(sets):
     other_set = Mixture(
         {"web": 1, "code": 1}, sources={"web": sets / "math", "code": sets / "code"}
     )
-    for mixture, position, settings, message in [
+    for mixture, position, message in [
         (
             mix(sets, {"web": 1}),
             state,
-            {},
             r"has a source 'code', but the mixture has only web; .*removed=\['code'\]",
         ),
         (
             renamed,
             state,
-            {},
             "has a source 'web', but the mixture has only internet, code; add it by this name",
         ),
         (
             other_set,
             state,
-            {},
             "source 'web' of this position is of a token set with manifest .* never had",
         ),
-        (other_set, gone, {}, "source 'web' of this position .* never had"),
-        (
-            ours,
-            state,
-            {"seed": 5},
-            "this position does not fit.*: seed is 1337 in the position, 5 here",
-        ),
-        (ours, state, {"packing": "concat"}, "this position does not fit.*: packing is"),
+        (other_set, gone, "source 'web' of this position .* never had"),
     ]:
         with pytest.raises(ValueError, match=message):
-            make(mixture, state=position, **settings)
+            make(mixture, state=position)
     assert take(make(ours, state=state), 1) == take(loader, 1)
 
 
@@ -293,14 +283,7 @@ def test_what_does_not_go_together_is_refused(sets, tmp_path):
             "source 'same', .*same: split 'val' has 0 rows",
         ),
         (lambda: make(mix(sets, STAGES), split="val"), "validation .*stages|stages.* validation"),
-        (lambda: loader.set_epoch(1), "set_epoch: .*mixture"),
-        (lambda: make(mix(sets), epochs=1), "epochs is for one token set"),
-        (
-            lambda: make(mix(sets), packing="nanochat"),
-            "a mixture, view or epochs is not supported with packing='nanochat'",
-        ),
         (lambda: make({sets / "web": 1}), r"pass Mixture\(\{...\}\)"),
-        (lambda: make(sets / "web").seen(), r"seen\(\) is for a mixture"),
     ]:
         with pytest.raises(ValueError, match=message):
             ask()

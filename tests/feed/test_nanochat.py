@@ -10,31 +10,12 @@ import pyarrow.parquet as pq
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from reference import rows_in, rows_of
+from reference import nanochat_row, rows_in, rows_of
 
 from tokenmill.look.steps import RunRows
 from tokenmill.numpy import RowLoader
 from tokenmill.rows.nanochat_buffer import BestFitBuffer
 from tokenmill.tokenize.tokenizer import Tokenizer
-
-
-def reference_row(buffer, refills, row_len):
-    """../shared/nanochat_rows.md, line by line; a document is a list of tokens."""
-    row = []
-    while len(row) < row_len:
-        while len(buffer) < 1000:
-            buffer += next(refills)
-        remaining = row_len - len(row)
-        fitting = [index for index, document in enumerate(buffer) if len(document) <= remaining]
-        if fitting:
-            best = max(
-                fitting, key=lambda index: len(buffer[index])
-            )  # of equally long ones the first
-            row += buffer.pop(best)
-        else:
-            shortest = min(range(len(buffer)), key=lambda index: len(buffer[index]))
-            row += buffer.pop(shortest)[:remaining]
-    return row
 
 
 def reference_rows(files, encode, row_len, rank, world_size):
@@ -52,7 +33,7 @@ def reference_rows(files, encode, row_len, rank, world_size):
     buffer = []
     stream = refills()
     while True:
-        yield reference_row(buffer, stream, row_len)
+        yield nanochat_row(buffer, stream, row_len)
 
 
 @pytest.fixture(scope="module")
@@ -110,7 +91,7 @@ def test_picks_are_those_of_a_scanned_buffer(lengths, row_len, refill):
         pieces = ours.next_row()
         assert sum(taken for _, taken in pieces) == row_len
         tokens = chain.from_iterable([place] * taken for place, taken in pieces)
-        assert list(tokens) == reference_row(buffer, stream, row_len)
+        assert list(tokens) == nanochat_row(buffer, stream, row_len)
 
 
 def test_it_resumes_at_every_step_with_any_batch_size_and_a_position_tells_each_step(prepared):
@@ -141,7 +122,3 @@ def test_what_cannot_be_is_refused(prepared):
         make_loader(prepared[1]).load_state_dict(state)
     with pytest.raises(ValueError, match="seq_len is 63 in the position, 40 here"):
         make_loader(prepared[1], 40, rank=0, world_size=2).load_state_dict(state)
-    with pytest.raises(ValueError, match="skip is not supported with packing='nanochat'"):
-        make_loader(prepared[1]).skip(1)
-    with pytest.raises(ValueError, match="epochs is not supported with packing='nanochat'"):
-        make_loader(prepared[1], epochs=1)

@@ -1,8 +1,6 @@
 """A view's documents come as often as they count, and another view holds from the next epoch on."""
 
-import gc
 from collections import Counter
-from itertools import islice
 
 import numpy as np
 import pytest
@@ -11,7 +9,6 @@ from making_views import make_view
 
 from tokenmill import Mixture
 from tokenmill.numpy import RowLoader
-from tokenmill.store.shards import Shard
 from tokenmill.store.token_sets import TokenSet
 
 LENGTHS = {
@@ -171,34 +168,3 @@ def test_views_that_make_no_sense_are_refused(folder):
         FileNotFoundError, match="expected a view 'nope', found again, all, long, none, short, some"
     ):
         make(mixture_of(folder, a="nope"))
-
-
-def test_sources_of_one_set_share_what_is_open_and_checked(tmp_path, monkeypatch):
-    folder = numbered_set(tmp_path / "set")
-    names = [f"v{number}" for number in range(1, 6)]
-    for number, name in enumerate(names):
-        counts = {}
-        for shard, lengths in zip(IS_LONG, LENGTHS["train"], strict=True):
-            counts[shard] = [1 + (place % (number + 2) == 0) for place in range(len(lengths))]
-        make_view(folder, name, counts)
-    checked = Counter()
-    checking = Shard.require_unchanged
-
-    def count_checked(self):
-        checked[self.entry.name] += 1
-        checking(self)
-
-    monkeypatch.setattr(Shard, "require_unchanged", count_checked)
-    monkeypatch.setattr("tokenmill.feed.table.CHECK_SECONDS", 1_000.0)
-    mixture = Mixture(
-        dict.fromkeys(names, 1),
-        sources=dict.fromkeys(names, folder),
-        views={name: name for name in names},
-    )
-    loader = RowLoader(mixture, batch_size=5, seq_len=16, prefetch=0)
-    list(islice(loader, 3))
-    assert set(checked.values()) == {1}
-    gc.collect()
-    in_use = [thing for thing in gc.get_objects() if isinstance(thing, Shard)]
-    of_this_set = [shard for shard in in_use if shard.path.is_relative_to(folder)]
-    assert len(of_this_set) == len(LENGTHS["train"])

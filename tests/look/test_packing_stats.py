@@ -2,18 +2,17 @@
 is in them.
 """
 
-from bisect import insort
-from itertools import chain, cycle, pairwise, product
+from itertools import chain, count, cycle, groupby, islice, pairwise
 
 import numpy as np
 import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
+from reference import nanochat_row
 from stream_rows import starts
 
 from tokenmill.look import packing_stats
 from tokenmill.look.packing_stats import Tally, tally, variants
-from tokenmill.look.sample_rows import _rows
 from tokenmill.rows.donors import MOST_FILLER, DonorsAndReceivers
 from tokenmill.rows.packing import plan_rows
 
@@ -101,29 +100,25 @@ def test_a_tally_is_what_a_slow_count_finds(shards, row_len, packing, seed):
 
 
 def slow_nanochat(lengths, row_len, settled, measured):
-    """The buffer as a sorted list of (length, arrival), looked through from its end."""
-    stream = cycle(lengths)
+    """Of rows whose tokens say the number and the length of their document."""
+    numbers = count()
+
+    def refills():
+        stream = cycle(lengths)
+        while True:
+            yield [[(next(numbers), length)] * length for length in islice(stream, 128)]
+
+    stream = refills()
     buffer = []
     taken = []
-    arrived = picked = rows = 0
+    picked = rows = 0
     while len(taken) < measured:
-        row = []
-        free = row_len
-        while free:
-            while len(buffer) < 1000:
-                for _ in range(128):
-                    insort(buffer, (next(stream), arrived))
-                    arrived += 1
-            fitting = [length for length, _ in buffer if length <= free]
-            wanted = max(fitting) if fitting else buffer[0][0]
-            length, number = next(item for item in buffer if item[0] == wanted)
-            buffer.remove((length, number))
-            row.append((length, min(length, free)))
-            free -= min(length, free)
-        picked += len(row)
+        row = nanochat_row(buffer, stream, row_len)
+        pieces = [(length, len([*tokens])) for (_, length), tokens in groupby(row)]
+        picked += len(pieces)
         if picked > settled:
             rows += 1
-            taken += row
+            taken += pieces
     short = [(length, kept) for length, kept in taken if length <= row_len]
     kept = sum(kept for _, kept in taken)
     return Tally(
@@ -163,30 +158,3 @@ def test_best_fit_keeps_its_promises(lengths, row_len):
     best_fit = tally(variants()["best_fit"], [np.array(lengths)], row_len)
     assert (best_fit.dropped, best_fit.at_start + best_fit.inserted) == (0, best_fit.rows)
     assert not best_fit.cut or filler_without_cuts(lengths, row_len) > MOST_FILLER / 100
-
-
-@given(
-    lengths_lists,
-    st.integers(2, 24),
-    st.sampled_from([*product([False], PACKINGS), *product([True], variants(chat=True))]),
-)
-def test_a_specimen_s_rows_are_full_and_hold_what_the_tally_counts(lengths, row_len, chosen):
-    is_chat, packing = chosen
-    lengths = np.array(lengths)
-    among = variants(is_chat)
-    rows = _rows(among[packing], lengths, row_len)
-    for row in rows:
-        assert sum(part.length + part.bos for part in row) == row_len
-    held = set()
-    for part in chain(*rows):
-        if part.document == len(lengths) and is_chat:
-            assert part.filler, "padding"
-            continue
-        assert 0 < part.length <= lengths[part.document] - part.start
-        is_cut = not part.filler and part.length < lengths[part.document]
-        assert part.cropped == (is_cut and packing in ("nanochat", "crop"))
-        if not part.filler:
-            end = part.start + part.length
-            held.update((part.document, place) for place in range(part.start, end))
-    if rows and packing != "nanochat":
-        assert len(held) == tally(among[packing], [lengths], row_len).kept

@@ -5,53 +5,62 @@ import re
 
 import pytest
 
-from tokenmill import Documents, PrepareConfig, prepare
+from tokenmill import Documents, PrepareConfig, TokenSet, prepare
 
-TEXT = [json.dumps({"text": name * 9}) for name in ("alpha ", "beta ", "gamma ")]
+TEXT = [json.dumps({"text": name * 60}) for name in ("alpha ", "beta ", "gamma ")]
 ANSWERS = [
-    [{"role": "user", "content": "q"}, {"role": "assistant", "content": name * 9}]
+    [{"role": "user", "content": "q"}, {"role": "assistant", "content": name * 60}]
     for name in ("alpha ", "beta ", "gamma ")
 ]
 CHATS = [json.dumps({"messages": messages}) for messages in ANSWERS]
 UNLEARNED = json.dumps({"messages": [ANSWERS[0][0], ANSWERS[0][1] | {"train": 0}]})
-GAPS = {
-    "none": (None, False),
-    "blank": ("", False),
-    "white space": (" \t", False),
-    "null": ('{"text": null}', False),
-    "empty": ('{"text": ""}', False),
-    "broken": ("{", True),
-    "a refused conversation": (UNLEARNED, False),
-    "a broken conversation": ('{"messages": 3}', True),
+GAPS = {  # what may be between documents: the forms that may have it, and whether it is broken
+    "none": (None, "text chat", False),
+    "blank": ("", "text chat", False),
+    "white space": (" \t", "text chat", False),
+    "null": ('{"text": null}', "text", False),
+    "empty": ('{"text": ""}', "text", False),
+    "broken": ("{", "text chat", True),
+    "a refused conversation": (UNLEARNED, "chat", False),
+    "a broken conversation": ('{"messages": 3}', "chat", True),
 }
 
 
-@pytest.mark.parametrize("gap", GAPS)
+@pytest.mark.parametrize("skip_broken", [False, True])
 @pytest.mark.parametrize("form", ["text", "chat"])
-def test_the_line_of_a_document_is_that_of_the_file_or_none(gap, form, tmp_path):
-    line, skip_broken = GAPS[gap]
-    if "conversation" in gap and form == "text" or gap in ("null", "empty") and form == "chat":
-        pytest.skip("of the other form")
+def test_the_line_of_a_document_is_that_of_the_file_or_none(
+    skip_broken, form, tokenizer_json, tmp_path
+):
+    """In a file, and a shard, of about 1,100 bytes for each gap."""
     documents = TEXT if form == "text" else CHATS
-    lines = documents
-    if line is not None:
-        lines = [documents[0], line, documents[1], line, line, documents[2]]
-    path = tmp_path / "a.jsonl"
-    path.write_text("\n".join(lines) + "\n")
+    (tmp_path / "in").mkdir()
+    files = {}
+    for gap, (line, forms, is_broken) in GAPS.items():
+        if form in forms and is_broken == skip_broken:
+            lines = documents
+            if line is not None:
+                lines = [documents[0], line, documents[1], line, line, documents[2]]
+            files[f"{gap}.jsonl"] = lines
+            (tmp_path / "in" / f"{gap}.jsonl").write_text("\n".join(lines) + "\n")
     (tmp_path / "val.jsonl").write_text(documents[0])
     folder, *_ = prepare(
         PrepareConfig(
-            source=path,
+            source=tmp_path / "in",
             val_file=str(tmp_path / "val.jsonl"),
             tokens_root=str(tmp_path / "tokens"),
+            tokenizer=tokenizer_json,
             chat="chatml" if form == "chat" else None,
             skip_broken=skip_broken,
             workers=1,
+            shard_text_bytes=1000,
         )
     )
-    for document in Documents(folder):
-        named = re.search(r"line ([\d,]+)", document.source)
-        assert named is not None or line is not None
+    token_set = TokenSet(folder)
+    sources = {entry.sources for entry in token_set.split("train")}
+    assert sources == {(name,) for name in files}
+    for document in Documents(token_set):
+        named = re.search(r"^(.*\.jsonl) line ([\d,]+)", document.source)
+        assert named or not document.source.startswith("none")
         if named:
             name = re.search("alpha|beta|gamma", document.text)
-            assert name[0] in lines[int(named[1]) - 1]
+            assert name[0] in files[named[1]][int(named[2]) - 1]

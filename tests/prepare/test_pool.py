@@ -1,10 +1,8 @@
 """Every task ends with a result or a reason, whatever its worker does, and nothing hangs."""
 
 import os
-import re
 import subprocess
 import sys
-import time
 from functools import partial
 
 import psutil
@@ -13,10 +11,8 @@ import tasks
 from making import ROOT, wait_until
 
 from tokenmill.prepare import pool as pools
-from tokenmill.prepare import progress as progresses
 from tokenmill.prepare.failures import Failure
 from tokenmill.prepare.pool import Pool
-from tokenmill.threads import available_cores
 
 
 def run(whats, tmp_path, workers=2, **more):
@@ -57,20 +53,12 @@ def test_all_tasks_are_done_by_at_most_so_many_workers(tmp_path, workers):
 
 def test_what_workers_share_is_made_once_and_an_error_there_is_left_to_them(tmp_path):
     mark = tmp_path / "made"
-    whats = [f"task {number}" for number in range(6)]
+    whats = [f"task {number}" for number in range(60)]
     outcomes, _, _ = run(whats, tmp_path, 3, begin=partial(tasks.begin, mark))
     assert len({pid for _, pid in outcomes.values()}) > 1
     assert mark.read_text() == "made\n"
     outcomes, _, _ = run(whats, tmp_path, 3, begin=partial(tasks.begin, tmp_path))
-    assert sorted(what for what, _ in outcomes.values()) == whats, "a folder cannot be opened"
-
-
-def test_a_task_that_raises_fails_alone_with_its_message(tmp_path):
-    outcomes, _, _ = run(["a", "raise", "b", "bug"], tmp_path)
-    assert [outcomes[what][0] for what in "ab"] == ["a", "b"]
-    assert outcomes["raise"] == Failure(("raise", tmp_path / "1"), "this text is bad")
-    assert outcomes["bug"].reason == "KeyError: 'a bug'"
-    assert "tasks.py" in outcomes["bug"].traceback
+    assert sorted(what for what, _ in outcomes.values()) == sorted(whats), "a folder is no file"
 
 
 def test_a_worker_that_dies_costs_its_task_one_retry(tmp_path):
@@ -98,20 +86,15 @@ def test_a_worker_that_reports_nothing_is_killed_and_its_task_tried_once_more(
         assert outcomes[what][0] == what
 
 
-def test_a_full_disk_begins_no_more_tasks(tmp_path):
-    outcomes, _, _ = run(["a", "full", *(f"task {number}" for number in range(20))], tmp_path, 1)
-    assert list(outcomes) == ["a", "full"]
-    assert outcomes["full"].reason == "[Errno 28] No space left on device: 'there'"
-
-
 def test_tasks_that_may_not_begin_yet_wait_and_those_that_never_may_fail(tmp_path):
-    began = time.monotonic()
     states = {
-        "late": lambda: time.monotonic() - began > 1,
+        "late": lambda: (tmp_path / "2").exists(),  # once the third has begun
         "never": lambda: "not on the hub",
         "a": lambda: True,
     }
-    outcomes, _, _ = run(["late", "never", "a"], tmp_path, state_of=lambda task: states[task[0]]())
+    outcomes, _, _ = run(
+        ["late", "never", "a"], tmp_path, 1, state_of=lambda task: states[task[0]]()
+    )
     assert list(outcomes)[-1] == "late"
     assert outcomes["never"].reason == "not on the hub"
 
@@ -152,27 +135,3 @@ def test_a_script_without_a_main_guard_is_not_run_again_and_its_workers_end_with
     assert not any(
         child.is_running() and child.status() != psutil.STATUS_ZOMBIE for child in children
     )
-
-
-def test_progress_tells_the_time_that_is_left_until_it_ends(monkeypatch, capsys):
-    monkeypatch.setattr(progresses, "LINE_SECONDS", 0.0)
-    with progresses.Progress() as progress:
-        progress.begin("preparing", 200)
-        progress.add(1, 10, 50, 100)
-        progress.end()
-    during, after = capsys.readouterr().err.splitlines()
-    assert re.fullmatch(r"preparing 50%  1 document  .*/s  .* tokens/s  0 s left", during)
-    assert re.fullmatch(r"made 1 document  .* tokens/s in 0\.0 s", after)
-
-
-def test_cores_are_those_of_the_container(tmp_path):
-    here = available_cores(tmp_path / "cpu.max")
-    assert here == len(os.sched_getaffinity(0))
-    for quota, expected in (
-        ("100000 100000", 1),
-        ("max 100000", here),
-        ("150000 100000", min(here, 2)),
-        ("broken", here),
-    ):
-        (tmp_path / "cpu.max").write_text(quota)
-        assert available_cores(tmp_path / "cpu.max") == expected

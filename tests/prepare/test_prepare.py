@@ -225,7 +225,7 @@ def start(source, tokenizer_json, cwd):
         "--tokenizer",
         tokenizer_json,
         "--shard-text-bytes",
-        300_000,
+        100_000,
         "--workers",
         "1",
     )
@@ -243,7 +243,7 @@ def start(source, tokenizer_json, cwd):
 def large_source(tmp_path):
     folder = tmp_path / "corpus"
     for number in range(3):
-        texts = make_text(documents=600, seed=number, words=500)
+        texts = make_text(documents=250, seed=number, words=500)
         write_parquet(folder / f"shard_{number}.parquet", texts, row_group_size=50)
     return folder
 
@@ -357,18 +357,6 @@ def test_a_damaged_file_fails_alone_and_the_next_run_does_what_is_missing(
     )
 
 
-def test_a_source_file_that_changed_under_a_finished_shard_is_refused(
-    source, tokenizer_json, tmp_path
-):
-    folder = prepare(source, tokenizer_json, tmp_path)
-    before = tree(folder)
-    write_parquet(source / "shard_0.parquet", make_text(documents=40, seed=99), row_group_size=8)
-    done = prepare(source, tokenizer_json, tmp_path, check=False)
-    assert done.returncode == 1
-    assert "was made from other data" in done.stderr
-    assert tree(folder) == before
-
-
 def test_null_and_empty_documents_are_counted_in_record_manifest_and_summary(
     tmp_path, tokenizer_json
 ):
@@ -385,26 +373,3 @@ def test_null_and_empty_documents_are_counted_in_record_manifest_and_summary(
         assert (counts["null_documents"], counts["empty_documents"]) == (2 * count, count)
     assert "20 null documents (the first in a.parquet)" in done.stdout
     assert "10 empty documents (the first in a.parquet)" in done.stdout
-
-
-def test_the_help_explains_every_flag():
-    text = run_prepare("--help", cwd=ROOT).stdout
-    for flag in (
-        "source",
-        "num-shards",
-        "tokenizer",
-        "name",
-        "tokens-root",
-        "raw-dir",
-        "workers",
-        "shard-text-bytes",
-    ):
-        assert f"--{flag}" in text
-    unboxed = " ".join(text.replace("│", "").split())
-    assert "leave out and count lines, and conversations" in unboxed
-    source = (ROOT / "tokenmill" / "prepare" / "config.py").read_text()
-    lines = source.partition("def __post_init__")[0].splitlines()
-    fields = [number for number, line in enumerate(lines) if re.match(r"    \w+: ", line)]
-    assert len(fields) > 20
-    for number in fields:
-        assert "  # " in lines[number] or lines[number - 1].startswith("    # "), lines[number]

@@ -1,5 +1,6 @@
 """On a Ray cluster, one of its two raylets killed midway, the bytes are those of one machine."""
 
+import importlib.util
 import os
 import subprocess
 import sys
@@ -9,7 +10,11 @@ import pytest
 from making import ROOT, make_text, run_prepare, tree, wait_until, write_parquet
 
 NODE = {"num_cpus": 1, "object_store_memory": 80 << 20}
-ray = pytest.importorskip("ray", reason="no ray: pip install -r requirements-test.txt")
+HAS_RAY = importlib.util.find_spec("ray")  # not imported where these tests are not run
+pytestmark = [
+    pytest.mark.slow,
+    pytest.mark.skipif(not HAS_RAY, reason="no ray: pip install -r requirements-test.txt"),
+]
 
 
 @pytest.fixture
@@ -50,7 +55,6 @@ def at_work(node) -> list[psutil.Process]:
     return [child for child in children if "_make" in " ".join(child.cmdline())]
 
 
-@pytest.mark.slow
 def test_one_of_two_raylets_is_killed_midway(cluster, flags, tmp_path):
     doomed = cluster.add_node(**NODE)
     cwd = tmp_path / "cluster"

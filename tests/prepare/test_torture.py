@@ -23,7 +23,7 @@ WITHOUT_ROOT_S_RIGHTS = (
 @pytest.fixture
 def flags(tokenizer_json, tmp_path):
     for number in range(3):
-        texts = make_text(documents=300, seed=number, words=500)
+        texts = make_text(documents=120, seed=number, words=500)
         write_parquet(tmp_path / "corpus" / f"shard_{number}.parquet", texts, row_group_size=30)
     return (
         "--source",
@@ -33,7 +33,7 @@ def flags(tokenizer_json, tmp_path):
         "--workers",
         2,
         "--shard-text-bytes",
-        200_000,
+        80_000,
     )
 
 
@@ -90,7 +90,7 @@ def alive(group):
 
 
 def test_a_full_disk_is_a_clear_error_and_the_next_run_goes_on(flags, tmp_path):
-    full = run_prepare(*flags, cwd=tmp_path, check=False, **full_after(100_000))
+    full = run_prepare(*flags, cwd=tmp_path, check=False, **full_after(30_000))
     assert full.returncode == 1
     assert "File too large" in full.stderr
     assert "run the same command again" in full.stderr

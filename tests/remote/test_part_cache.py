@@ -5,7 +5,6 @@ import random
 import signal
 import stat
 import subprocess
-import threading
 import time
 
 import pytest
@@ -13,11 +12,9 @@ import torch
 import warm
 from elsewhere import MIB, READ, WINDOW, batches, digest_of, lengths, parts, read_code, same, size
 from file_server import FileServer
-from making import make_token_set, wait_until
+from making import make_token_set
 
 from tokenmill import RowLoader
-from tokenmill.addresses import cache_root
-from tokenmill.remote.prefetch import Job, expect, require
 
 as_root = pytest.mark.skipif(
     os.geteuid() != 0, reason="only root can give files to another user, and mount disks"
@@ -42,36 +39,6 @@ def test_a_cache_of_two_windows_keeps_its_limit_and_the_rows(folder, server, tmp
     assert same(rows, batches(folder, epochs=2))
     assert WINDOW < most <= 2 * WINDOW + WINDOW // 2
     assert server.tokens_served() < 2 * 2 * size(folder)
-
-
-def test_a_job_that_failed_and_is_required_again_is_done():
-    class Slow(Job):
-        """Takes its time between its error and the end of its run."""
-
-        def __setattr__(self, name, value):
-            super().__setattr__(name, value)
-            if name == "error" and value is not None:
-                has_failed.set()
-                time.sleep(0.2)
-
-    def fail_once():
-        if not has_failed.is_set():
-            raise OSError("a disk")
-        return "done"
-
-    has_failed = threading.Event()
-    job = Slow(fail_once)
-    expect([job])
-    assert has_failed.wait(10)
-    threading.Thread(target=require, args=([job],), daemon=True).start()
-    wait_until(lambda: job.result == "done")
-
-
-def test_a_home_folder_is_the_user_s(monkeypatch, tmp_path):
-    monkeypatch.setenv("HOME", str(tmp_path))
-    monkeypatch.setenv("TOKENMILL_CACHE", "~/a")
-    assert cache_root() == tmp_path / "a"
-    assert cache_root("~/b") == tmp_path / "b"
 
 
 def test_too_small_a_cache_is_an_error_with_both_numbers(server, tmp_path):
@@ -159,7 +126,7 @@ print("whole" if number + 1 == len(right) else "WRONG", flush=True)
 def test_where_locks_do_nothing_rows_are_right(folder, server, tmp_path):
     lying = "import fcntl\nfcntl.flock = lambda *_: None\n"
     running = [
-        warm.Command("-c", lying + read_code(f"{server.url}/set", tmp_path)) for _ in range(3)
+        warm.Command("-c", lying + read_code(f"{server.url}/set", tmp_path)) for _ in range(2)
     ]
     assert {process.done(240).stdout.strip() for process in running} == {digest_of(folder)}
 

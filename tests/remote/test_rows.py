@@ -31,18 +31,11 @@ def test_rows_are_the_local_set_s(folder, server, tmp_path, settings):
         assert not [path for path in server.served if "train" in path], "nothing else is fetched"
 
 
-def test_each_part_comes_once_whatever_the_rank(folder, server, tmp_path):
-    for rank in range(3):
-        more = {"rank": rank, "world_size": 3}
-        assert same(
-            batches(f"{server.url}/set", cache_dir=tmp_path, **more), batches(folder, **more)
-        )
-    assert server.tokens_served() == size(folder)
-
-
 def test_rows_of_wide_ids_of_views_and_of_chats(prepared, tmp_path):
-    wide = make_token_set(tmp_path / "wide", train=[lengths(MIB, 3)] * 2, val=[[9]], vocab=100_000)
-    chats = make_chat_set(tmp_path / "chats", train=[[30, 9, 12, 5] * 20_000] * 2, val=[[9]])
+    wide = make_token_set(
+        tmp_path / "wide", train=[lengths(MIB // 2, 3)] * 2, val=[[9]], vocab=100_000
+    )
+    chats = make_chat_set(tmp_path / "chats", train=[[30, 9, 12, 5] * 6_000] * 2, val=[[9]])
     for name, rule in (("few", "number % 7 = 0"), ("twice", "2 * (number % 3)")):
         what = "--where" if name == "few" else "--repeat"
         assert (
@@ -67,10 +60,6 @@ def test_rows_of_a_mixture_of_which_half_lies_elsewhere(folder, server, tmp_path
     expected = batches(Mixture({"web": 3, "math": 1}, sources=here), 300, **more)
     mixture = Mixture({"web": 3, "math": 1}, sources=there)
     assert same(batches(mixture, 300, cache_dir=tmp_path / "c", **more), expected)
-    path = tmp_path / "mixture.toml"
-    sources = "".join(f'[sources.{name}]\npath = "{where}"\n' for name, where in there.items())
-    path.write_text(f"{sources}[weights]\nweb = 3\nmath = 1\n")
-    assert same(batches(path, 300, cache_dir=tmp_path / "c", **more), expected)
 
 
 def test_a_position_is_continued_there_and_here(folder, server, tmp_path):
@@ -85,8 +74,8 @@ def test_a_position_is_continued_there_and_here(folder, server, tmp_path):
             assert same([next(loader)[0] for _ in range(20)], after)
 
 
-def test_four_processes_share_a_cache_and_each_part_comes_once(folder, server, tmp_path):
-    running = [warm.Command("-c", read_code(f"{server.url}/set", tmp_path)) for _ in range(4)]
+def test_three_processes_share_a_cache_and_each_part_comes_once(folder, server, tmp_path):
+    running = [warm.Command("-c", read_code(f"{server.url}/set", tmp_path)) for _ in range(3)]
     ended = [process.done(240) for process in running]
     errors = [done.stderr for done in ended]
     assert {done.stdout.strip() for done in ended} == {digest_of(folder)}, errors

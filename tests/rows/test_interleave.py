@@ -12,7 +12,6 @@ from tokenmill.rows.interleave import pattern_of
 WEIGHTS = st.dictionaries(
     st.text("abcdef", min_size=1, max_size=2), st.integers(1, 60), min_size=1, max_size=12
 )
-TURNS = 1 << 16  # most turns of a pattern
 
 
 def letters(weights, count):

@@ -47,19 +47,6 @@ def test_a_map_stays_as_long_as_anything_of_it(path):
     assert mapped(path) == 0
 
 
-def test_where_there_are_no_more_maps_a_file_is_read(path, monkeypatch):
-    class NoMore:
-        munmap = madvise = staticmethod(lambda *_: 0)
-
-        @staticmethod
-        def mmap(*_):
-            maps.ctypes.set_errno(maps.errno.ENOMEM)
-            return maps._FAILED
-
-    monkeypatch.setattr(maps, "_libc", NoMore)
-    assert np.array_equal(map_file(path, UINT16), np.arange(50_000))
-
-
 def test_a_process_leaves_half_of_the_maps_to_its_program(path, monkeypatch):
     """With tens of thousands of small shards: the others are read."""
     held = map_file(path, UINT16)

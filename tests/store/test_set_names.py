@@ -102,12 +102,7 @@ def test_a_folder_here_comes_first_and_an_unfinished_set_is_never_meant(tokens, 
 
 
 def test_loaders_of_one_set_by_several_names_are_one(tokens):
-    names = [
-        "web",
-        "web-bpe-11111111",
-        "data/tokens/web-bpe-11111111",
-        str(tokens / "web-bpe-11111111"),
-    ]
+    names = ["web", "web-bpe-11111111"]
     rows = [get_batch("train", tokens=name, **SIZES)[0].tolist() for name in names]
     loader = RowLoader("web", **SIZES)
     assert rows == [next(loader)[0].tolist() for _ in names], (

@@ -65,17 +65,6 @@ def test_an_atomic_file_leaves_the_old_one_until_it_is_committed(tmp_path):
     assert tree(tmp_path) == {"file": b"new"}
 
 
-def test_a_folder_without_manifest_is_no_token_set(tmp_path):
-    with pytest.raises(
-        FileNotFoundError, match="no such folder; run `tokenmill prepare`, or prepare_data"
-    ):
-        TokenSet(tmp_path / "nowhere")
-    with pytest.raises(
-        FileNotFoundError, match=r"a folder without manifest\.json; run `tokenmill prepare`"
-    ):
-        TokenSet(tmp_path)
-
-
 def test_the_one_token_set_is_found_and_several_are_listed(tmp_path, monkeypatch):
     with pytest.raises(
         FileNotFoundError, match=r"run `tokenmill prepare` \(in a clone `python prepare_data\.py`\)"

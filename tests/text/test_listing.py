@@ -1,6 +1,7 @@
 """What a folder holds is read, told or refused: nothing is lost, or read twice."""
 
 import os
+import re
 import shlex
 import socket
 
@@ -165,14 +166,14 @@ def test_several_sources_are_listed_side_by_side_and_a_file_that_two_name_is_rea
 
 
 def test_names_that_cannot_be_written_are_refused(tmp_path):
-    write(tmp_path, "a.jsonl")
-    (tmp_path / os.fsdecode(b"caf\xe9.jsonl")).write_text('{"text": "b"}\n')
-    for source in (tmp_path, f"{tmp_path}/*.jsonl"):
-        with pytest.raises(
-            ValueError,
-            match=r"caf\\udce9\.jsonl': a name that is not UTF-8, too long, or cannot be sh",
-        ):
-            names_of(source)
+    for name in (b"caf\xe9", b"a\nb", b"a\x1bb", "a\u202eb".encode()):
+        folder = tmp_path / name.hex()
+        write(folder, "a.jsonl", os.fsdecode(name) + ".jsonl")
+        shown = re.escape(ascii(os.fsdecode(name))[1:-1])
+        message = rf"{shown}\.jsonl': a name that is not UTF-8, too long, or cannot be shown"
+        for source in (folder, f"{folder}/*.jsonl"):
+            with pytest.raises(ValueError, match=message):
+                names_of(source)
 
 
 @pytest.mark.parametrize(

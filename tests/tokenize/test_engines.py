@@ -1,22 +1,19 @@
 """Every engine gives tiktoken's ids, and one that does not is found out."""
 
 import re
-import unicodedata
 from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 import pyarrow as pa
 import pytest
-import regex
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from making import make_text, run_prepare, tree
 from tables import SHIPPED, as_ranges, differing_code_points
 
 from tokenmill.tokenize import encoder as encoders
-from tokenmill.tokenize import gigatoken, patterns, referred
-from tokenmill.tokenize.codepoints import CodePoints
+from tokenmill.tokenize import gigatoken, referred
 from tokenmill.tokenize.encoder import Encoder, choose_encoder
 from tokenmill.tokenize.patterns import CL100K_PATTERN, GPT2_PATTERN
 
@@ -99,14 +96,6 @@ def test_digits_are_cut_as_the_pattern_says_in_runs_of_any_length_and_kind(encod
     assert encoded(encoder, documents(texts)) == expected(encoder, texts)
 
 
-def test_numbers_are_those_of_both_unicodes():
-    """str.isnumeric, which is quick, leaves none of the categories N out."""
-    characters = [chr(code) for code in range(0x80, 0x110000) if not 0xD800 <= code < 0xE000]
-    of_regex = set(regex.findall(r"\p{N}", "".join(characters)))
-    wanted = [ord(c) for c in characters if c in of_regex or unicodedata.category(c)[0] == "N"]
-    assert patterns.numbers().tolist() == wanted
-
-
 def test_documents_with_a_code_point_of_the_table_go_to_tiktoken(encoder):
     first = referred.DIFFERING[0][0]
     assert encoder.encode(documents(["plain", f"x{chr(first)}", "水 é", chr(first)]))[2] == 2
@@ -119,9 +108,11 @@ PLANES = [*range(0x40000), *range(0xE0000, 0xE1000), *range(0xF0000, 0xF1000)]
 @pytest.mark.slow
 @pytest.mark.parametrize("pattern", PATTERNS[::2] + PATTERNS[-1:], ids=IDS[::2] + IDS[-1:])
 def test_the_shipped_table_is_what_the_engines_differ_in(pattern):
-    """o200k's pattern, by cases and marks, shows all of them; of others, each sixth is tried."""
-    differing = differing_code_points(pattern, PLANES if pattern == PATTERNS[-1] else PLANES[::6])
-    assert differing == SHIPPED if pattern == PATTERNS[-1] else set(differing) <= set(SHIPPED)
+    """o200k's pattern, by cases and marks, shows all of them; of others, samples are tried."""
+    if pattern == PATTERNS[-1]:
+        assert differing_code_points(pattern, sorted({*SHIPPED, *PLANES[::8]})) == SHIPPED
+    else:
+        assert {*differing_code_points(pattern, PLANES[::24])} <= {*SHIPPED}
     assert as_ranges(SHIPPED) == referred.DIFFERING
 
 
@@ -131,17 +122,6 @@ def test_the_patterns_are_tiktoken_s_own(monkeypatch):
     monkeypatch.setattr(public, "load_tiktoken_bpe", lambda *where, **more: {})
     assert public.r50k_pat_str == GPT2_PATTERN
     assert CL100K_PATTERN in Path(public.__file__).read_text()
-
-
-@given(
-    st.lists(st.text("ab é水😀" + EXCEPTIONAL, max_size=6), max_size=6),
-    st.integers(0, 6),
-    st.integers(0, 6),
-)
-def test_code_points_are_found_where_they_are(texts, first, last):
-    wanted = CodePoints(np.array([*map(ord, EXCEPTIONAL + "水")]))
-    actual = wanted.among(documents(texts)[first:last]).tolist()
-    assert actual == [bool(set(text) & set(EXCEPTIONAL + "水")) for text in texts[first:last]]
 
 
 def test_an_engine_that_differs_is_found_out_with_a_short_text(tokenizer):

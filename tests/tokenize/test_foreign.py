@@ -1,6 +1,5 @@
 """Others' tokenizers give their own library's ids, or are refused; a pickle runs nothing."""
 
-import json
 import os
 import pickle
 from dataclasses import replace
@@ -9,7 +8,7 @@ from pathlib import Path
 import pytest
 import tiktoken
 import tokenizers
-from making import make_text, run_prepare
+from making import make_text
 from tokenizers import decoders, models, pre_tokenizers, trainers
 
 from tokenmill.tokenize.load import is_foreign, load_foreign
@@ -66,15 +65,6 @@ def test_the_bos_token_is_named_where_it_cannot_be_told(tmp_path):
     ):
         load_foreign(tmp_path / "own.json", None)
     assert load_foreign(tmp_path / "own.json", "[EOS]").bos_token == "[EOS]"
-
-
-def changed(tmp_path, change):
-    path = tmp_path / "tokenizer.json"
-    train(byte_level()).save(str(path))
-    parts = json.loads(path.read_text())
-    change(parts)
-    path.write_text(json.dumps(parts))
-    return path
 
 
 # ---------------------------------------------------------------------------- nanochat's pickle
@@ -149,14 +139,3 @@ def encoding_pickle(state) -> bytes:
 
 
 # ---------------------------------------------------------------------------- the command
-
-
-def test_another_bos_token_is_another_token_set(source, tokenizer_json, tmp_path):
-    flags = ("--source", source, "--val-file", "last", "--tokenizer", tokenizer_json)
-    folders = [
-        run_prepare(*flags, *more, cwd=tmp_path).stdout.splitlines()[-1]
-        for more in ((), ("--bos-token", "<|user_end|>"))
-    ]
-    assert folders[0] != folders[1]
-    done = run_prepare(*flags, "--bos-token", "<s>", cwd=tmp_path, check=False)
-    assert (done.returncode, "the special tokens of bpe400 are <|bos|>" in done.stderr) == (1, True)

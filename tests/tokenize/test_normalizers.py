@@ -124,14 +124,14 @@ def test_an_engine_gives_the_library_s_ids_of_random_sequences(kind, tmp_path):
     theirs, encoder, why = encoder_of(BY_AN_ENGINE[kind], tmp_path)
     assert (encoder.engine, why) == ("gigatoken", "")
     require_same(theirs, encoder, NEWER_MARKS)
-    require_same(theirs, encoder, random_texts(2500, seed=len(kind)))
+    require_same(theirs, encoder, random_texts(1500, seed=len(kind)))
 
 
 @pytest.mark.parametrize("kind", some_slow(FORMS, quick=["NFKC", "bert", "unigram"]))
 def test_the_library_s_ids_of_random_sequences_in_every_normalizer_form(kind, tmp_path):
     theirs, encoder, why = encoder_of(FORMS[kind], tmp_path)
     assert bool(why) == (encoder.engine != "gigatoken")
-    require_same(theirs, encoder, random_texts(1500, seed=len(kind)))
+    require_same(theirs, encoder, random_texts(900, seed=len(kind)))
 
 
 def test_a_kind_that_an_engine_gets_wrong_is_left_to_the_library(tmp_path, monkeypatch):

@@ -11,8 +11,8 @@ from making import make_text
 from tokenmill.addresses import user_cache
 from tokenmill.tokenize import encoder as encoders
 from tokenmill.tokenize import gigatoken, patterns
-from tokenmill.tokenize.encoder import Encoder, choose_encoder, engine_pays
-from tokenmill.tokenize.proofs import Proof, read_proof, write_proof
+from tokenmill.tokenize.encoder import Encoder, choose_encoder
+from tokenmill.tokenize.proofs import read_proof
 
 
 @pytest.fixture
@@ -99,22 +99,3 @@ def test_a_cache_that_cannot_be_written_costs_proofs_alone(tokenizer, proofs):
         encoder, why = choose_encoder("auto", tokenizer)
         assert (encoder.engine, why) == ("gigatoken", "")
     assert len(proofs) == 2
-
-
-@pytest.mark.parametrize("codes", [[], [7], [7, 8, 9], [0, 2, 3, 0x10FFFF], [5, 5, 4]])
-def test_a_proof_that_is_read_is_the_proof_that_was_written(tmp_path, codes):
-    path = tmp_path / "proof.json"
-    write_proof(path, Proof(np.array(codes, int), "é"))
-    proof = read_proof(path)
-    assert proof.code_points.tolist() == sorted(set(codes))
-    assert proof.difference == "é"
-
-
-def test_an_engine_pays_for_more_text_and_once_it_is_proven_for_less(tokenizer):
-    sizes = np.geomspace(1e4, 1e9, 40)
-    pays = [engine_pays(tokenizer, size) for size in sizes]
-    assert pays == sorted(pays)
-    assert not pays[0]
-    assert pays[-1]
-    choose_encoder("auto", tokenizer)
-    assert sum(engine_pays(tokenizer, size) for size in sizes) > sum(pays)

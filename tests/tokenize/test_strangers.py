@@ -112,7 +112,6 @@ def test_a_pickle_that_is_a_trap_is_refused(trap, tmp_path):
     "content",
     [
         b"[" * 100_000,
-        b'{"model": {"vocab": {}}, "added_tokens": [' + b"[" * 900 + b"]" * 900 + b"]}",
         b'{"model": {"vocab": {"a": 0}}, '
         b'"added_tokens": [{"content": "<s>", "id": "1", "special": true}]}',
         b'{"model": {"vocab": {"a": 0}, "merges": [[1]]}, '
@@ -127,11 +126,6 @@ def test_a_pickle_that_is_a_trap_is_refused(trap, tmp_path):
                 "added_tokens": [{"content": "<s>", "id": 1, "special": True}],
             }
         ).encode(),
-        b'{"model": {"type": "BPE", "vocab": {"a": 0}, "merges": 3}, "pre_tokenizer": 3, '
-        b'"added_tokens":'
-        b' [{"content": "<s>", "id": 1, "special": true}]}',
-        b'{"model": {"vocab": [["a"]], "type": "Unigram"}, '
-        b'"added_tokens": [{"content": "", "id": 1, "special": 1}]}',
     ],
 )
 def test_a_tokenizer_json_that_is_built_otherwise_is_an_error(tmp_path, content):
