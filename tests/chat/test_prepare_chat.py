@@ -159,41 +159,7 @@ def test_a_broken_row_is_an_error_with_its_line_or_counted(rows, tokenizer_json,
     ) == (6, 1, 1)
 
 
-def test_verify_finds_a_mask_that_does_not_agree_with_its_targets(chat_set, tmp_path):
-    folder = shutil.copytree(chat_set, tmp_path / chat_set.name)
-    token_set = TokenSet(folder)
-    entry = token_set.entries[0]
-    shard = token_set.open(entry)
-    record = token_set.record(entry)
-    mask = np.unpackbits(shard.column("mask"), bitorder="little")[: entry.tokens]
-    right = np.array(shard.column("targets"))
-    tokens = np.array(shard.tokens)
-    lengths = shard.lengths
-    for at, message in (
-        (int(np.argmax(mask)), "another number of tokens in the loss"),
-        (0, "BOS of document 0"),
-    ):
-        changed = mask.copy()
-        changed[at] ^= 1
-        targets = right.copy()
-        targets[0] += at == 0
-        with ShardWriter(folder, entry.name, record["dtype"], ["mask", "targets"]) as writer:
-            writer.write(tokens, lengths)
-            writer.write_column("mask", changed)
-            writer.write_column("targets", targets)
-            kept = {key: record[key] for key in (*TEXT_COUNTS, "fingerprint", "source")}
-            made = writer.finish(kept)
-        manifest = json.loads((folder / "manifest.json").read_text())
-        manifest["shards"][0] |= dict(listed_sha256(made))
-        manifest["records"] = {
-            name: hashlib.sha256((folder / "shards" / f"{name}.json").read_bytes()).hexdigest()
-            for name in manifest["records"]
-        }
-        write_json(folder / "manifest.json", manifest)
-        assert any(message in problem for problem in verify(folder)[entry.name])
-
-
-def test_show_tells_what_bears_loss_and_padding(chat_set):
+def test_show_tells_what_is_in_the_loss_and_padding(chat_set):
     console = Console(
         record=True, width=200, soft_wrap=True, highlight=False, markup=False, force_terminal=True
     )

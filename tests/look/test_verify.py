@@ -93,8 +93,8 @@ def test_what_was_written_wrong_is_found_though_its_checksums_are_right(
     ("mask", "targets", "message"),
     [
         ([0, 1, 0, 1, 1], [1, 2], ""),
-        ([0, 1, 0, 0, 1], [1, 2], "document 1 has another number of tokens that bear loss"),
-        ([0, 1, 1, 1, 1], [1, 3], "BOS of document 1 bears loss"),
+        ([0, 1, 0, 0, 1], [1, 2], "document 1 has another number of tokens in the loss"),
+        ([0, 1, 1, 1, 1], [1, 3], "BOS of document 1 is in the loss"),
     ],
 )
 def test_a_mask_that_does_not_agree_with_its_targets_is_found(tmp_path, mask, targets, message):
