@@ -421,6 +421,15 @@ def test_a_step_of_get_batch_is_found_in_every_kind_of_checkpoint(sets, tmp_path
         require_shown(capsys, logged[7], web, "--checkpoint", path, "--split", split, "--step", 7)
 
 
+def test_the_loss_of_a_run_is_said(sets, tmp_path, capsys):
+    web = sets["grown", "web"]
+    loader = tokenmill.RowLoader(web, batch_size=2, seq_len=T, rank=0, world_size=1, loss="once")
+    next(loader)
+    path = save(loader.state_dict(), tmp_path, "json")
+    _, out = show(capsys, web, "--checkpoint", path, "--step", 0)
+    assert "best_fit, loss once;" in out
+
+
 class Holder:
     """A class of a training script, which `show` must neither import nor call."""
 

@@ -71,7 +71,7 @@ class TurnBounds:
         gap = Gap(prompt, marked.text[gap_begin:text_begin])
         are_parts = isinstance(marker.messages[number].get("content"), list)
         ends = self._ends(are_parts, bool(marker.tools))
-        is_after_text = number - 1 in marker.owners
+        is_after_text = number > 0 and number - 1 in marker.owners
         begin = gap_begin + self._prompt_length(gap, is_after_text, ends.openers)
         return begin, self._end(marked, ends, number, text_end)
 
@@ -90,8 +90,9 @@ class TurnBounds:
             raise CannotMask(f"{where}: its prompt and the history share no line and no token")
         if not is_after_text:  # so the prompt's end may be far from the turn
             raise CannotMask(f"{where}: the message before it has no text")
-        if not self._begins_at(cut, gap, openers):
-            raise CannotMask(f"{where}: its prompt and the history differ within a line")
+        doubt = self._doubt(cut, gap, openers)
+        if doubt:
+            raise CannotMask(f"{where}: {doubt}")
         return cut
 
     def _last_end(self, shared: str) -> int:
@@ -104,18 +105,23 @@ class TurnBounds:
         token_ends = [token.end() for token in self._special.finditer(shared)]
         return max([line_end, *token_ends])
 
-    def _begins_at(self, cut: int, gap: Gap, openers: set[str]) -> bool:
-        """Whether a turn surely begins where its prompt and its history begin to differ."""
+    def _doubt(self, cut: int, gap: Gap, openers: set[str]) -> str:
+        """Why a turn may not begin where its prompt and its history begin to differ; "" for no
+        reason.
+        """
         prompt_rest = gap.prompt[cut:]
         written_rest = gap.written[cut:]
         if not openers.isdisjoint(self._special.findall(prompt_rest)):
-            return False
+            return "the rest of its prompt opens a message"
         shared_end = os.path.commonprefix([prompt_rest[::-1], written_rest[::-1]])[::-1]
         if self._special.search(shared_end):
-            return False
-        after_cut = prompt_rest[:1] + written_rest[:1]
-        in_a_name = any(character.isalnum() or character == " " for character in after_cut)
-        return gap.prompt[cut - 1] == "\n" or not in_a_name
+            return "its prompt and the history differ before a special token that both have"
+        is_line_end = gap.prompt[cut - 1] == "\n"
+        next_characters = prompt_rest[:1] + written_rest[:1]
+        is_in_a_name = any(letter.isalnum() or letter == " " for letter in next_characters)
+        if is_in_a_name and not is_line_end:
+            return "its prompt and the history differ within a line"
+        return ""
 
     def _end(self, marked: Marked, ends: TurnEnds, number: int, text_end: int) -> int:
         """Where a message's turn ends, whose last text ends at `text_end`."""

@@ -1,8 +1,8 @@
 """Other programs' token files -> a token set: finds where documents begin, makes a shard of each
 file.
 
-Documents are those of the index if the layout has one, else what is between the BOS (or EOT)
-tokens, also across files: a document that continues in the next file stays one. The last token of a
+Documents are those of the index if the layout has one, and what is between the BOS (or EOT) tokens,
+also across files: a document that continues in the next file stays one. The last token of a
 split's files, or of a document of the index, may be an EOT that nothing follows; that is not an
 empty document.
 
@@ -206,20 +206,14 @@ def documents_in(
         begins = _begins(part.path, part.tokens, part.lengths, tokenizer)
         is_indexed = part.lengths is not None
         has_bos |= is_indexed or bool((part.tokens[begins] == bos_id).any())
-        edges = [*begins.tolist(), len(part.tokens)]
-        head = part.tokens[: edges[0]]  # before the first beginning
-        if pending is not None:
-            pending = pending.with_more(head)
-        elif len(head):
-            pending = FoundDocument(part.path, part.begin >= val_begin, head)
-        for begin, end in pairwise(edges):
-            if pending is not None:
+        for is_new, document in _documents_of(part, begins, val_begin, bos_id):
+            if pending is None:
+                pending = document
+            elif is_new:
                 yield pending
-            tokens = part.tokens[begin:end]
-            if is_indexed:
-                tokens = _without_eot(tokens, bos_id)
-            is_val = part.place_of(begin) >= val_begin
-            pending = FoundDocument(part.path, is_val, tokens)
+                pending = document
+            else:
+                pending = pending.with_more(document.tokens)
     if not has_bos:
         raise ValueError(
             f"{files[0]}: expected {tokenizer.bos_token}, token {bos_id}, between documents, found "
@@ -238,6 +232,22 @@ def _parts(files: list[Path], read: ReadFile, dtype: np.dtype[Any]) -> Iterator[
         for tokens, lengths, share in read(path, dtype):
             yield _Part(path, tokens, lengths, begin, size * share)
             begin += size * share
+
+
+def _documents_of(
+    part: _Part, begins: np.ndarray, val_begin: float, bos_id: int
+) -> Iterator[tuple[bool, FoundDocument]]:
+    """A part's documents, and whether each begins in it: the first one may only go on."""
+    edges = [*begins.tolist(), len(part.tokens)]
+    if edges[0]:
+        head = part.tokens[: edges[0]]
+        yield False, FoundDocument(part.path, part.begin >= val_begin, head)
+    for begin, end in pairwise(edges):
+        tokens = part.tokens[begin:end]
+        if part.lengths is not None:
+            tokens = _without_eot(tokens, bos_id)
+        is_val = part.place_of(begin) >= val_begin
+        yield True, FoundDocument(part.path, is_val, tokens)
 
 
 def _without_eot(tokens: np.ndarray, bos_id: int) -> np.ndarray:

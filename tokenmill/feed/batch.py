@@ -48,10 +48,8 @@ class Batch(NamedTuple):
 
     def in_order(self, rows: Sequence[T]) -> list[T]:
         """What there is of each row of the parts, one after the other, in the batch's order."""
-        numbers = np.arange(len(rows))
-        row_of_place = np.empty_like(numbers)
-        row_of_place[numbers[self.places]] = numbers
-        return [rows[number] for number in row_of_place.tolist()]
+        places = np.arange(len(rows))[self.places]
+        return [rows[number] for number in np.argsort(places).tolist()]
 
     @property
     def sources(self) -> list[tuple[int, int]]:

@@ -107,22 +107,20 @@ class Source:
         """
         self._drop_before(cursor)
         ranges: list[RowRange] = []
-        after = cursor
         for begin, rows in self._windows_from(cursor, until):
-            stop = min(begin.row + count, rows.stop)
-            after = begin
-            if stop > begin.row:
+            num_dealt = max(0, min(count, rows.stop - begin.row))
+            if num_dealt:
                 first = begin.row - rows.start
-                ranges.append(RowRange(begin.epoch, begin.window, first, stop - rows.start))
-                count -= stop - begin.row
-                after = begin._replace(row=stop)
-            if after.row < rows.stop:
-                self._expect_next(after, rows)
-                return ranges, after
-            after = self._next(begin)
+                ranges.append(RowRange(begin.epoch, begin.window, first, first + num_dealt))
+                count -= num_dealt
+            cursor = begin._replace(row=begin.row + num_dealt)
+            if cursor.row < rows.stop:
+                self._expect_next(cursor, rows)
+                break
+            cursor = self._next(begin)
             if not count and until is None:
-                return ranges, after
-        return ranges, after
+                break
+        return ranges, cursor
 
     def _windows_from(self, cursor: Cursor, until: int | None) -> Iterator[tuple[Cursor, range]]:
         """The windows from that of a cursor on, before epoch `until`, and each one's rows.

@@ -161,8 +161,6 @@ def _of_documents(plan: RowPlan, lengths: np.ndarray) -> Tally:
     document = plan.document[is_kept]
     is_whole = np.zeros(len(lengths), bool)
     is_whole[document[plan.length[is_kept] == lengths[document]]] = True
-    is_in_a_row = np.zeros(len(lengths), bool)
-    is_in_a_row[document] = True
     is_short = lengths <= plan.row_len
     first_pieces = plan.row_offsets[:-1]
     return Tally(
@@ -175,7 +173,7 @@ def _of_documents(plan: RowPlan, lengths: np.ndarray) -> Tally:
         at_start=int((plan.start[first_pieces] == 0).sum()),
         inserted=int(plan.bos[first_pieces].sum()),
         short=int(is_short.sum()),
-        short_cut=int((is_short & is_in_a_row & ~is_whole).sum()),
+        short_cut=int((is_short & ~is_whole).sum()),
         tokens_of_cut=int(lengths[~is_whole].sum()),
     )
 

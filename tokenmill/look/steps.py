@@ -83,7 +83,8 @@ class RunRows:
         self.run = run
         packing = Packing(identity["packing"], identity["long_documents"], identity["shuffle"])
         long_chats = identity.get(LONG_CHATS, "split")
-        self.order = Order(identity["split"], packing, identity["seed"], long_chats)
+        loss = identity.get("loss", "all")
+        self.order = Order(identity["split"], packing, identity["seed"], long_chats, loss)
         self.sets = {name: _set_of(name, run, sets) for name in run.setting.sets}
         self._all_sets = sets
 

@@ -6,8 +6,8 @@ end into the gaps of other rows, the receivers, and cut where a gap is full; wha
 begins with an inserted BOS. With row_len 10 and pieces of 6 tokens:
 
     rows      6 + 4 free | 6 + 4 free | 6 + 4 free      40% filler
-    donor     the last row
-    rows      6 4        | 6 _2 + 1 free                 _ is the inserted BOS
+    donor     one of them: a gap of 4 has room for 3, as a token is kept for BOS
+    rows      6 3 + 1 free | 6 _3                        _ is the inserted BOS
 
 This happens only if filler would be more than MOST_FILLER, and in the rows with the largest gaps.
 """
@@ -64,15 +64,16 @@ def _choices(gaps: np.ndarray, row_len: int) -> _Choices:
     """All choices among rows with these gaps, the largest first."""
     free_before = offsets_of(gaps)
     room_before = offsets_of(np.maximum(gaps - 1, 0))  # a token of each gap is kept for BOS
-    num_donors = np.arange(1, len(gaps))
+    num_donors = np.arange(1, len(gaps))  # rows before this number give, rows up to `end` receive
     donated = num_donors * row_len - free_before[num_donors]
-    needed = room_before[num_donors] + donated
-    end = np.searchsorted(room_before, needed)
+    room_through_last = room_before[num_donors] + donated
+    end = np.searchsorted(room_before, room_through_last)
     fits = end <= len(gaps)
+    num_donors = num_donors[fits]
     end = end[fits]
-    unused_room = room_before[end] - needed[fits]
-    filler = free_before[-1] - free_before[end] + unused_room
-    return _Choices(num_donors[fits], end, filler)
+    room_unused = room_before[end] - room_through_last[fits]
+    free_after = free_before[-1] - free_before[end]
+    return _Choices(num_donors, end, free_after + room_unused)
 
 
 def _is_too_much(filler: np.ndarray, num_rows: np.ndarray | int, row_len: int) -> np.ndarray:

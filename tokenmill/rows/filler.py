@@ -65,12 +65,8 @@ def fill_gaps(
     first = np.searchsorted(documents.length, sizes)
     gaps = _Gaps(rows, sizes, first, random_bits(len(rows), "filler", *seed))
     drawn = _drawn(documents, gaps)
-    drawn_of_row = np.full(len(free), -1)
-    drawn_of_row[rows] = drawn
-    holds_drawn = np.zeros(len(free), bool)
-    is_drawn = document == drawn_of_row[row]
-    holds_drawn[row[is_drawn]] = True
-    is_filled = (first < len(order)) & ~holds_drawn[rows]
+    is_long_enough = gaps.first < len(order)
+    is_filled = is_long_enough & ~_are_in_rows(drawn, gaps, row, document, len(free))
     filled = Filler(rows[is_filled], drawn[is_filled], sizes[is_filled])
     searched = _searched(documents, gaps, np.flatnonzero(~is_filled), row, document)
     columns = zip(filled, searched, strict=True)
@@ -84,6 +80,18 @@ def _drawn(documents: _ByLength, gaps: _Gaps) -> np.ndarray:
     draw = (gaps.bits % num_candidates.astype(np.uint64)).astype(np.int64)
     drawn: np.ndarray = documents.document[np.minimum(gaps.first + draw, num_documents - 1)]
     return drawn
+
+
+def _are_in_rows(
+    drawn: np.ndarray, gaps: _Gaps, row: np.ndarray, document: np.ndarray, num_rows: int
+) -> np.ndarray:
+    """Whether each gap's row already holds the document that was drawn for it: (count,) bool."""
+    drawn_of_row = np.full(num_rows, -1)
+    drawn_of_row[gaps.row] = drawn
+    is_drawn = document == drawn_of_row[row]
+    holds_drawn = np.zeros(num_rows, bool)
+    holds_drawn[row[is_drawn]] = True
+    return np.asarray(holds_drawn[gaps.row])
 
 
 def _searched(

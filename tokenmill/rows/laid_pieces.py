@@ -59,8 +59,7 @@ def lay_pieces(spans: Spans, row_len: int, seed: tuple[int, ...]) -> tuple[RowPl
     laid = Spans(*table.T[:3])
     full = laid.take(slice(num_full))
     is_filler = table[:num_full, 3] > 0
-    bos = (full.start > 0) & ~is_filler
-    plan = RowPlan(row_len, np.array(row_offsets), *full, bos, is_filler)
+    plan = RowPlan(row_len, np.array(row_offsets), *full, full.start > 0, is_filler)
     return plan, laid.take(slice(num_full, None))
 
 

@@ -62,7 +62,6 @@ def code_points_of(tokenizer: Tokenizer, fast: Encode, reference: Encode) -> np.
 
     ValueError if the engine fails on some characters.
     """
-    codes = []
     if isinstance(tokenizer, HuggingFace):
         codes = [_compared(tokenizer, fast, reference), _renormalized(tokenizer)]
         splits_numbers = splits_digits(tokenizer)
@@ -107,20 +106,23 @@ def _flagged_tokens(tokenizer: HuggingFace) -> tuple[list[str], list[str]]:
     """Added tokens that only the library matches; and those of them in the normalized text."""
     normalized = [token["content"] for token in tokenizer.added if token.get("normalized")]
     verbatim = [token["content"] for token in tokenizer.added if not token.get("normalized")]
-    in_normalized = []
-    if normalizes(tokenizer):
-        in_normalized = normalized + [text for text in verbatim if not text.isascii()]
-    flagged = list(in_normalized)
-    if verbatim:  # tokens of the two kinds may overlap
-        flagged += normalized
-    for token in tokenizer.added:
-        if any(token.get(flag) for flag in FLAGS):
-            flagged.append(token["content"])
+    beyond_ascii = [text for text in verbatim if not text.isascii()]
+    in_normalized = normalized + beyond_ascii if normalizes(tokenizer) else []
+    overlapping = normalized if verbatim else []  # tokens of the two kinds may overlap
+    with_flags = [
+        token["content"] for token in tokenizer.added if any(token.get(flag) for flag in FLAGS)
+    ]
+    behind_a_space = []
+    if _adds_a_space(tokenizer):  # the engine does so before it looks for tokens
+        spaced = [text for text in normalized + verbatim if text.startswith(SPACES)]
+        behind_a_space = [text[1:] for text in spaced]
+    return [*in_normalized, *overlapping, *with_flags, *behind_a_space], in_normalized
+
+
+def _adds_a_space(tokenizer: HuggingFace) -> bool:
+    """Whether it adds a space before a text."""
     steps = json.dumps([tokenizer.parts.get(part) for part in ("normalizer", "pre_tokenizer")])
-    if PREFIX.search(steps):  # a space, which the engine adds before it looks
-        texts = normalized + verbatim
-        flagged += [text[1:] for text in texts if text[:1] in SPACES]
-    return flagged, in_normalized
+    return PREFIX.search(steps) is not None
 
 
 def _compared(tokenizer: HuggingFace, fast: Encode, reference: Encode) -> np.ndarray:
