@@ -39,7 +39,7 @@ chat: .venv/installed
 	@[ -e data/chats/val.jsonl ] || $(PY) examples/chat_data.py
 	@$(PY) prepare_data.py --source data/chats --val-file val.jsonl --chat nanochat --name chats \
 		--tokenizer "$$(tail -n 1 .venv/demo.txt)/tokenizer.json" > .venv/chat.txt
-	@$(PY) examples/train_gpt.py --tokens "$$(tail -n 1 .venv/chat.txt)" --start-from data/checkpoints/demo.pt \
+	@AGAIN="make chat" $(PY) examples/train_gpt.py --tokens "$$(tail -n 1 .venv/chat.txt)" --start-from data/checkpoints/demo.pt \
 		--checkpoint data/checkpoints/chat.pt --learning-rate 1e-3 --steps 120 --val-every 40
 
 # kills preparations of 80 sets at random moments, some 200 times

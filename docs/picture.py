@@ -38,6 +38,7 @@ def take(page: Path, scheme: str, panels: str, picture: Path) -> None:
             body, section {{ margin: 0; padding: 8px }}
             .panel:is({panels}) {{ display: block !important; margin-bottom: 14px }}
             .rows details, .row:nth-child(n + 12) {{ display: none }}
+            #rows:not(:has(:is({panels}) .row:nth-child(-n + 11) .x)) .legend li:has(.x) {{ display: none }}
             """
         )
         tab.locator("#rows").screenshot(path=str(picture))

@@ -299,6 +299,8 @@ def real(word, cwd):
 def test_what_is_run_elsewhere_is_still_in_the_docs():
     assert set(ELSEWHERE) <= set(COMMANDS)
     makefile = (ROOT / "Makefile").read_text()
+    recipes = [line for line in makefile.splitlines() if " examples/train_gpt.py" in line]
+    assert all("AGAIN=" in line for line in recipes), "Ctrl-C says the short command"
     assert all(
         f"\n{command[5:]}:" in makefile for command in ELSEWHERE if command.startswith("make ")
     )

@@ -40,6 +40,9 @@ BAD_CONFIGS = {
     "--val-fraction must be from 0.000001": {"val_fraction": 0.0},
     "--val-file is empty": {"val_file": ""},
     "--source names nothing": {"source": " "},
+    "--cluster must be one of None, ray, not 'dask'": {"cluster": "dask"},
+    "--engine must be one of auto, tiktoken": {"engine": "foo"},
+    "--loss must be one of all, last, not 'first'": {"loss": "first", "chat": "chatml"},
 }
 
 
@@ -50,7 +53,8 @@ def test_settings_of_a_preparation(said):
 
 
 BAD_FILES = {  # with files a.parquet, b.parquet and c.txt
-    "--revision is for repositories": {"revision": "v1"},
+    "--revision and --no-keep-raw are for repositories": {"revision": "v1"},
+    "and --no-keep-raw are for repositories on the hub": {"keep_raw": False},
     "--document-separator is for files of text": {"document_separator": "x"},
     "a file of text has no columns": {"source": "c.txt", "text_column": "b"},
     "the hub takes few commits": {"tokens_root": "hf://datasets/o/n"},

@@ -42,7 +42,7 @@ def named(tokens: str | os.PathLike[str]) -> str | Path:
     if LOST_SLASH.match(name) and not os.path.exists(name):
         name = name.replace(":/", "://", 1)
     if not has_scheme(name):
-        return Path(name)
+        return path_of(name)
     require_no_password(name)
     url = urlsplit(name)
     scheme = url.scheme.lower()
@@ -61,6 +61,11 @@ def named(tokens: str | os.PathLike[str]) -> str | Path:
     path = re.sub("/{2,}", "/", url.path).rstrip("/")
     address = f"{scheme}://{url.netloc}{path}"
     return f"{address}?{url.query}" if url.query else address
+
+
+def path_of(name: str | os.PathLike[str]) -> Path:
+    """The path that a user names, where `~` is the home folder."""
+    return Path(os.path.expanduser(name))
 
 
 def require_no_password(address: str) -> None:
@@ -121,7 +126,7 @@ def cache_root(folder: str | os.PathLike[str] | None = None) -> Path:
     if folder:
         text_of("the cache", folder)
         require_folder("the cache", folder)
-        return Path(os.path.realpath(os.path.expanduser(folder)))
+        return Path(os.path.realpath(path_of(folder)))
     return user_cache() / "remote"
 
 

@@ -71,4 +71,4 @@ def text_of(name: str, value: Any) -> str:
 def one_of(name: str, value: Any, known: Collection[str]) -> None:
     """Raises ValueError if a setting is not one of the known values."""
     if value not in known:
-        raise ValueError(f"{name} must be one of {', '.join(known)}, not {value!r}")
+        raise ValueError(f"{name} must be one of {', '.join(map(str, known))}, not {value!r}")

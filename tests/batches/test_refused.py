@@ -42,6 +42,14 @@ from tokenmill.batches.torch_arrays import find_device
             {"loss": "once", "packing": "concat"},
             "loss='once' is not supported with packing='concat'",
         ),
+        (
+            {"long_documents": "crop", "packing": "random"},
+            "long_documents='crop' is not supported with packing='random'",
+        ),
+        (
+            {"long_documents": "crop", "loss": "skip_cuts"},
+            "loss='skip_cuts' is for what comes after an inserted BOS, and",
+        ),
         ({"rank": 2, "world_size": 2}, "pass both, rank from 0 to world_size - 1, or none"),
         ({"rank": 1}, "rank=1, world_size=None"),
         (

@@ -282,6 +282,8 @@ def random_run(sets, kind, rng):
     if kind == "chats":
         packing = "best_fit"
     long = rng.choice(["crop", "drop"] if kind == "chats" else ["split", "crop"])
+    if packing != "best_fit":
+        long = "split"
     is_shuffled = rng.random() < 0.8 or packing == "nanochat"
     fixed = {"packing": packing, "shuffle": is_shuffled, "seed": rng.choice([7, 1337])}
     for number in range(rng.randint(2, 6)):
@@ -708,6 +710,11 @@ REFUSED = [
     (
         "{web} --row x --seq-len 8",
         "--row must be a number, or a place as 0:12:100 (epoch:window:row), not 'x'",
+    ),
+    ("{web} --row 5159780352 --seq-len 8", "row 5,159,780,352 from here on is not looked up: 100"),
+    (
+        "{web} --step 100000 --batch-size 2 --world-size 2 --seq-len 8",
+        "row 400,000 from here on is not looked up: 100 epochs have about",
     ),
     ("{web} --row 0:99:0 --seq-len 8", "no such window: 99 of epoch 0"),
     (

@@ -9,7 +9,10 @@ import warm
 from making import ROOT, run_prepare, tree
 
 from tokenmill import PrepareConfig, RowLoader
+from tokenmill.prepare.destination import Destination
+from tokenmill.prepare.remembered import command_path
 from tokenmill.remote.token_set import CacheConfig, open_set
+from tokenmill.store import locks
 
 SHARDS = ("--shard-text-bytes", "60000", "--workers", "2", "--val-file", "shard_3.parquet")
 
@@ -133,3 +136,14 @@ def test_the_hub_and_a_cluster_are_refused(flags, tmp_path):
     assert done.returncode == 1
     with pytest.raises(ValueError, match="to a bucket prepare by --part"):
         PrepareConfig("corpus", tokens_root="s3://b/tokens", cluster="ray")
+
+
+def test_a_refusal_leaves_the_folder_to_another_run_that_is_in_there(tmp_path, monkeypatch):
+    monkeypatch.setattr(locks, "DYING_SECONDS", 0)
+    with Destination.of(str(tmp_path), "web") as destination:
+        with destination.in_use():
+            command_path(destination.folder).touch()
+            destination.remove()
+            assert destination.folder.exists()
+        destination.remove()
+        assert list(tmp_path.iterdir()) == []

@@ -19,6 +19,7 @@ import pytest
 import tasks
 from making import ROOT, make_text, read_manifest, run_prepare, tree, write_parquet
 
+from tokenmill.messages import in_bytes
 from tokenmill.prepare import choose_tokenizer
 from tokenmill.prepare.destination import Destination
 from tokenmill.prepare.made import Work
@@ -194,11 +195,14 @@ def test_training_a_tokenizer_says_what_it_does_meanwhile(tmp_path, monkeypatch)
 
     def texts():
         yield from make_text(documents=50, seed=9)
+        yield "é " * 50_000
         while not said:
             time.sleep(0.01)
 
     choose_tokenizer._train(texts(), 300, tmp_path / "bpe300.json", said.append)
     assert re.fullmatch(r"training for 0 s: \S+ kB of text is read", said[0])
+    size = 150_000 + sum(map(len, make_text(documents=50, seed=9)))
+    assert f"all {in_bytes(size)} of text is read; pairs of tokens are merged last" in said[-2]
 
 
 def test_a_trained_tokenizer_is_kept_and_used_again(source, tmp_path):

@@ -2,12 +2,16 @@
 than it says.
 """
 
+import json
 import os
 import shutil
+from pathlib import Path
 
 import pytest
 
-from tokenmill import Mixture, RowLoader, TokenSet, cli, get_batch
+from tokenmill import Mixture, PrepareConfig, RowLoader, TokenSet, cli, find_token_set, get_batch
+from tokenmill.chat.find_rule import find_chat_rule
+from tokenmill.look.checkpoint_files import position_of
 from tokenmill.store.manifests import write_manifest
 from tokenmill.store.set_names import set_folder
 
@@ -132,3 +136,22 @@ def test_list_prints_every_set_with_its_short_name_and_what_is_not_finished(
     assert "bad\n    cannot be opened: " in said
     assert cli.main(["list", str(tmp_path / "nowhere")]) == 1
     assert "nowhere: expected token sets, found none" in capsys.readouterr().err
+
+
+def test_a_tilde_is_the_home_folder_wherever_a_path_is_named(tmp_path, monkeypatch, make):
+    monkeypatch.setenv("HOME", str(tmp_path))
+    folder = tmp_path / "sets/web-bpe-11111111"
+    make(folder, "web")
+    mixture = '[sources.a]\npath = "~/sets/web-bpe-11111111"\n[weights]\na = 1\n'
+    (tmp_path / "mix.toml").write_text(mixture)
+    (tmp_path / "a.jinja").write_text("{{ messages }}")
+    (tmp_path / "tokenizer.json").touch()
+    loader = RowLoader("~/sets/web-bpe-11111111", **SIZES)
+    (tmp_path / "a.json").write_text(json.dumps(loader.state_dict()))
+    assert find_token_set("~/sets") == TokenSet("~/sets/web-bpe-11111111").path == folder
+    assert Mixture.load("~/mix.toml")["a"] == folder
+    assert find_chat_rule("~/a.jinja", "all").name == "a"
+    assert position_of("--checkpoint", Path("~/a.json"), None, "") == loader.state_dict()
+    config = PrepareConfig("a", chat="~/a.jinja", tokens_root="~/sets")
+    assert config.tokens_root == str(tmp_path / "sets")
+    assert config.tokenizer_name == str(tmp_path / "tokenizer.json")

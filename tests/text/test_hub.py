@@ -2,6 +2,7 @@
 
 import json
 import random
+import threading
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -11,6 +12,8 @@ from file_server import Hub, environment
 from making import ROOT, make_text, run_prepare, tree, wait_until, write_parquet
 
 from tokenmill.messages import in_bytes
+from tokenmill.prepare import fetching
+from tokenmill.text.source_file import SourceFile
 
 REPOSITORY = "owner/corpus"
 NAMES = [f"shard_{number}.parquet" for number in range(4)]
@@ -173,6 +176,30 @@ def test_no_keep_raw_deletes_files_once_their_shards_are_made_and_asks_for_none_
         == expected
     )
     assert hub.fetched == [NAMES[1]]
+
+
+def test_a_file_of_a_unit_that_failed_is_kept_for_the_next_run(env, tokenizer_json, tmp_path):
+    lines = [json.dumps({"text": text}) for text in make_text(60, seed=1)]
+    content = "\n".join(["broken", *lines]).encode()
+    flags = ["--source", REPOSITORY, "--tokenizer", tokenizer_json, "--no-keep-raw"]
+    flags += ["--shard-text-bytes", len(content) // 4, "--workers", 1]
+    with Hub(REPOSITORY, {"a.jsonl": content}) as server:
+        env["HF_ENDPOINT"] = server.url
+        done = run_prepare(*flags, cwd=tmp_path, env=env, check=False)
+        assert "line 1: expected a JSON object" in done.stderr
+        assert (tmp_path / "data/raw/owner--corpus/a.jsonl").exists()
+
+
+def test_a_file_that_was_here_before_makes_no_room_for_one_more(monkeypatch):
+    first, second = (SourceFile(name, name, 1) for name in "ab")
+    is_fetched = threading.Event()
+    monkeypatch.setattr(fetching, "fetch_file", lambda file: is_fetched.set())
+    files = fetching.Fetching([first], print, 1)
+    assert is_fetched.wait(30)
+    files.forget(second)
+    assert not files._room.acquire(blocking=False)
+    files.forget(first)
+    assert files._room.acquire(blocking=False)
 
 
 def test_a_set_stays_of_the_commit_that_it_was_made_from(hub, env, flags, tmp_path):

@@ -93,7 +93,7 @@ def test_nulls_blank_lines_bad_bytes_and_lone_surrogates(tmp_path):
     path.write_bytes(
         b'\xef\xbb\xbf{"text": "one"}\r\n\r\n{"text": null}\n{"text": "bad \xff byte"}\n'
         b'{"text": "half \\ud83d"}\n{"text": "whole \\ud83d\\ude00", "text2": 1}\n{"text": ""}\n'
-        b'{"text": "halves \\udcc3\\udca9"}\n{"text": "cut \xe6\xb0 character"}'
+        b'{"text": "twice", "text": "halves \\udcc3\\udca9"}\n{"text": "cut \xe6\xb0 character"}'
     )
     texts = ["one", "bad \ufffd byte", "half \ufffd", "whole \U0001f600"]
     texts += ["halves \ufffd\ufffd", "cut \ufffd character"]

@@ -53,7 +53,7 @@ class RowLoader(BaseLoader[tuple[torch.Tensor, torch.Tensor]]):
     | drop_last | drop last rows that are fewer than a global batch, or return shorter batches; |
     |   | without an end, as without `epochs`, there are none |
     | loss | which tokens of text are targets: "all"; "once": not filler and BOS; "skip_cuts": not |
-    |   | the first 16 after an inserted BOS (docs/packing.md) |
+    |   | the first 16 after an inserted BOS (docs/packing.md); the last two with best_fit |
     | ignore_index | the target where a token is not in the loss: -100 as in torch, -1 in nanochat |
     | prefetch | how many batches a thread makes ahead; 0 makes each batch when you ask for it |
     | rank, world_size | by default those of torch.distributed, jax.distributed, torchrun, or 0, 1 |

@@ -32,6 +32,11 @@ def order_of(config: LoaderConfig, sets: Sets) -> Order:
             "long_documents='drop' is for conversations; with text use 'split' or 'crop'"
         )
     of_text = "split" if has_chats else config.long_documents
+    if config.loss == "skip_cuts" and of_text == "crop":
+        raise ValueError(
+            "loss='skip_cuts' is for what comes after an inserted BOS, and long_documents='crop' "
+            "inserts none; leave out one of them"
+        )
     of_chats = config.long_documents if has_chats else "split"
     packing = Packing(config.packing, of_text, config.shuffle)
     return Order(config.split, packing, config.order_seed, of_chats, config.loss)

@@ -11,6 +11,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from tokenmill.addresses import path_of
 from tokenmill.store.files import read_bounded
 from tokenmill.tokenize.chat_rule import NAMES, ChatRule, LossRule
 from tokenmill.tokenize.tokenizer import Tokenizer
@@ -29,7 +30,7 @@ def find_chat_rule(spec: str, loss: LossRule) -> ChatRule:
     """
     if spec in NAMES:
         return ChatRule.named(spec, loss)
-    path = Path(spec)
+    path = path_of(spec)
     if path.is_dir():
         path = path / CONFIG if (path / CONFIG).exists() else path / TEMPLATE
     if not path.exists():

@@ -21,7 +21,7 @@ from typing import Annotated, Any, NamedTuple
 import numpy as np
 import tyro
 
-from tokenmill.addresses import is_address
+from tokenmill.addresses import is_address, path_of
 from tokenmill.exchange.convert_out import new_folder
 from tokenmill.exchange.flat_files import BLOCK_TOKENS
 from tokenmill.exchange.layouts import LAYOUTS, Readable, ReadFile
@@ -65,7 +65,7 @@ def take_in(config: In) -> Path:
     tokenizer = load_any(config.tokenizer, config.bos_token)
     splits = _splits(config)
     name = f"{config.name}-{tokenizer.name}-{tokenizer.fingerprint[:8]}"
-    folder = Path(config.tokens_root) / name
+    folder = path_of(config.tokens_root) / name
     with new_folder(folder) as unfinished:
         tokenizer.save(unfinished / "tokenizer.json")
         write_token_bytes(unfinished, tokenizer.token_bytes())

@@ -33,6 +33,7 @@ KNOWN = {
     "long_documents": LONG_DOCUMENTS,
     "loss": LOSSES,
 }
+OF_BEST_FIT = {"loss": "all", "long_documents": "split"}  # whose other values it alone follows
 
 
 @dataclass(frozen=True, kw_only=True, repr=False)
@@ -129,11 +130,13 @@ class LoaderConfig:
                 "shuffle=False is not supported with packing='nanochat', which has an order of its "
                 "own; leave it out"
             )
-        if self.loss != "all" and self.packing != "best_fit":
-            raise ValueError(
-                f"loss={self.loss!r} is not supported with packing={self.packing!r}; "
-                "use packing='best_fit'"
-            )
+        for field, default in OF_BEST_FIT.items():
+            value = getattr(self, field)
+            if value != default and self.packing != "best_fit":
+                raise ValueError(
+                    f"{field}={value!r} is not supported with packing={self.packing!r}; "
+                    "use packing='best_fit'"
+                )
 
     def _require_rank(self) -> None:
         if self.mesh is not None and self.rank is not None:

@@ -19,7 +19,7 @@ from fractions import Fraction
 from pathlib import Path
 from typing import Any
 
-from tokenmill.addresses import name_of
+from tokenmill.addresses import name_of, path_of
 from tokenmill.checks import whole_number
 from tokenmill.feed.mixture_file import arguments_of, folder_of, read_toml
 from tokenmill.feed.weights import exact, powers, tokens_of, whole_weights
@@ -93,9 +93,10 @@ class Mixture:
         Raises FileNotFoundError if there is no such file, and ValueError with the key that is
         invalid.
         """
+        path = path_of(path)
         content = read_toml(path)
         try:
-            return cls(**arguments_of(content, Path(path).resolve().parent))
+            return cls(**arguments_of(content, path.resolve().parent))
         except ValueError as error:
             raise ValueError(f"{path}: {error}") from error
 

@@ -17,6 +17,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple, NoReturn
 
+from tokenmill.addresses import path_of
 from tokenmill.messages import counted
 from tokenmill.rows.position import read_position
 from tokenmill.store.files import read_bounded
@@ -95,6 +96,7 @@ def positions_in(path: Path) -> list[SavedPosition]:
 
 def position_of(flag: str, path: Path, split: str | None, expected: str) -> dict[str, Any]:
     """The position of a split; without a split, the only position, or that of training."""
+    path = path_of(path)
     if not path.exists():
         raise FileNotFoundError(f"{flag} {path}: expected {expected}, found no such file")
     positions = positions_in(path)

@@ -38,6 +38,7 @@ KNOWN = {
     "shuffle": (True, False),
 }
 END = Cursor(1 << 62)
+MOST_EPOCHS = 100  # that are walked to a step
 
 
 class LegOfSource(NamedTuple):
@@ -103,6 +104,7 @@ class RunRows:
         A step that the run has not made is shown as it will be.
         """
         leg = self.leg_of(step)
+        self._require_near(step)
         setting = leg.setting
         if self.order.packing.name == "nanochat":
             rows: list[ShownRow] = []
@@ -136,6 +138,20 @@ class RunRows:
                 rows.append(ShownRow(name, epoch, window, before + row, pieces))
         order = np.argsort(np.arange(len(rows))[batch.places]).tolist()
         return [rows[number] for number in order]
+
+    def _require_near(self, step: int) -> None:
+        """ValueError for a step to come that nobody would wait for."""
+        setting = self.run.setting
+        most = MOST_EPOCHS
+        for token_set in self.sets.values():
+            tokens = sum(entry.tokens for entry in token_set.split(self.order.split))
+            most += MOST_EPOCHS * tokens // setting.seq_len
+        rows = (step - self.run.now.step) * setting.global_batch
+        if rows > most:
+            raise ValueError(
+                f"row {rows:,} from here on is not looked up: {MOST_EPOCHS} epochs have about "
+                f"{most:,} rows; name a place, as --row 7:0:12 (epoch:window:row)"
+            )
 
     def leg_of(self, step: int) -> Run:
         """The run at the beginning of the leg of a step, or where it is now for one that is to

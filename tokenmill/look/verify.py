@@ -5,8 +5,8 @@ beginning of each document and nowhere else, ids below the vocabulary size, and 
 with the record and the manifest. A shard's record has the CRC-32 of each MiB, so damage is named
 where it is.
 
-With --quick, only files, sizes, records and the manifest are checked. A bad shard is made again if
-you delete its record and prepare again from the same source.
+With --quick, no shard's bytes are read: sizes, records, the manifest, the tokenizer and views are
+checked. A bad shard is made again if you delete its record and prepare again from the same source.
 
 Left out: whether the tokens are those of the text. Preparing proves that while it has the text.
 """
@@ -47,7 +47,8 @@ class VerifyConfig:
 
     # the token set's folder
     path: tyro.conf.Positional[Annotated[str, tyro.conf.arg(metavar="TOKENS")]]
-    quick: bool = False  # check only files, sizes, records and manifest
+    # check only sizes of files, records, manifest, tokenizer and views
+    quick: bool = False
     workers: int = 2  # number of processes; --quick needs none
 
 

@@ -140,7 +140,7 @@ def _train(texts: Iterator[str], size: int, path: Path, say: Say) -> Tokenizer:
     def read_texts() -> Iterator[str]:
         nonlocal read
         for text in texts:
-            read += len(text)
+            read += len(text.encode())
             yield text
         say(f"all {in_bytes(read)} of text is read; pairs of tokens are merged last, silently")
 
@@ -192,7 +192,7 @@ def training_texts(
         step = max(1, ceil(unit.text_bytes / most))
         for batch in islice(read_unit(unit, options), 0, None, step):
             texts = _texts_of(batch.chosen(~batch.is_val), options)
-            bytes_left -= sum(map(len, texts))
+            bytes_left -= sum(len(text.encode()) for text in texts)
             yield from texts
         if bytes_left <= 0:
             return

@@ -15,6 +15,7 @@ from typing import Any, NoReturn
 
 import tyro
 
+from tokenmill.addresses import path_of
 from tokenmill.messages import counted, in_bytes, sanitize
 from tokenmill.prepare.config import PRESETS, PrepareConfig
 from tokenmill.prepare.destination import Destination
@@ -133,7 +134,7 @@ def _named_set(arguments: list[str]) -> Path:
     parser.add_argument("--name")
     parser.add_argument("--tokens-root", "--tokens_root", default=PrepareConfig.tokens_root)
     asked, _ = parser.parse_known_args(arguments)
-    sets = sets_named(Path(asked.tokens_root), asked.name)
+    sets = sets_named(path_of(asked.tokens_root), asked.name)
     if not sets:
         _exit(
             f"no set {asked.name!r} in {asked.tokens_root} says how it was made; name its folder "

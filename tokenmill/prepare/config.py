@@ -9,23 +9,29 @@ from dataclasses import dataclass, replace
 from itertools import combinations
 from numbers import Real
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, get_args
 
-from tokenmill.addresses import has_scheme, named, require_no_password
-from tokenmill.checks import text_of, truth, whole_number
+from tokenmill.addresses import has_scheme, named, path_of, require_no_password
+from tokenmill.checks import one_of, text_of, truth, whole_number
 from tokenmill.store.columns import KNOWN
 from tokenmill.store.schema import MOST_IDS
 from tokenmill.text.formats import MAX_DOCUMENT_BYTES, ReadOptions
 from tokenmill.text.listing import name_of_source
 from tokenmill.threads import available_cores
 from tokenmill.tokenize.chat_rule import NAMES as CHAT_NAMES
+from tokenmill.tokenize.chat_rule import LossRule
 from tokenmill.tokenize.engine import EngineName
 
 FEW_NAMES = 3  # of sources, that make the name of the data set
 ESCAPES = {"n": "\n", "r": "\r", "t": "\t", "\\": "\\"}
 NOT_EMPTY = ["tokenizer", "bos_token", "add_tokens", "val_file", "chat", "raw_dir"]
 TEXTS = [*NOT_EMPTY, "eot_token", "messages_column", "name", "text_column", "keep_columns"]
-TEXTS += ["document_separator", "revision", "tokens_root", "part", "loss", "engine"]
+TEXTS += ["document_separator", "revision", "tokens_root", "part"]
+VALUES: dict[str, tuple[Any, ...]] = {
+    "loss": get_args(LossRule),
+    "engine": get_args(EngineName),
+    "cluster": (None, "ray"),
+}
 TRUTHS = ("unended_turns", "skip_broken", "keep_raw", "dry_run")
 SMALLEST = {"workers": 1, "num_shards": 1, "max_document_bytes": 1, "shard_text_bytes": 1000}
 
@@ -53,7 +59,7 @@ class PrepareConfig:
     # the source has conversations: nanochat, chatml, or a tokenizer_config.json or .jinja file with
     # a Hugging Face chat template
     chat: str | None = None
-    loss: Literal["all", "last"] = "all"  # which turns of the assistant are in the loss
+    loss: LossRule = "all"  # which turns of the assistant are in the loss
     # take a chat template whose marks leave what ends a turn out of the loss; by default an error
     unended_turns: bool = False
     # the column, or key, with the messages, if it is not messages or conversations
@@ -135,6 +141,8 @@ class PrepareConfig:
             value = getattr(self, field)
             if value is not None:
                 self._set(field, text_of(f"--{field.replace('_', '-')}", value))
+        for field, values in VALUES.items():
+            one_of(f"--{field}", getattr(self, field), values)
         for field in TRUTHS:
             self._set(field, truth(f"--{field.replace('_', '-')}", getattr(self, field)))
 
@@ -220,7 +228,7 @@ class PrepareConfig:
         if self.tokenizer is not None:
             return self.tokenizer
         if self.chat is not None and self.chat not in CHAT_NAMES:
-            path = Path(self.chat)
+            path = path_of(self.chat)
             beside = (path if path.is_dir() else path.parent) / "tokenizer.json"
             if beside.is_file():
                 return str(beside)

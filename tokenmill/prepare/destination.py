@@ -28,6 +28,7 @@ from tokenmill.store.files import (
     write_changed,
     write_file,
 )
+from tokenmill.store.locks import locked
 from tokenmill.store.manifests import SMALL_FILES, write_token_bytes
 from tokenmill.store.names import is_plain
 from tokenmill.store.shards import finished_record, shard_path, sources_of
@@ -102,10 +103,17 @@ class Destination:
         """Whether any shard is made."""
         return any(self.folder.glob("shards/*.json"))
 
+    def in_use(self) -> contextlib.AbstractContextManager[None]:
+        """While a run is in there, no other one removes the folder."""
+        return locked(self.folder / "shards", shared=True)
+
     def remove(self) -> None:
-        """Removes the folder, which a refusal would leave unfinished; not what is at an address."""
-        shutil.rmtree(self.folder)
-        command_path(self.folder).unlink()
+        """Removes the folder, which a refusal would leave unfinished, unless another run is in
+        there; not what is at an address.
+        """
+        with contextlib.suppress(OSError), locked(self.folder / "shards"):
+            shutil.rmtree(self.folder)
+            command_path(self.folder).unlink()
 
     def record(self, name: str, is_whole: bool = True) -> dict[str, Any] | None:
         """The record of a shard; None if there is none, or, if that matters, files are missing."""

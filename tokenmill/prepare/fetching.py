@@ -2,7 +2,7 @@
 
 fetching = Fetching(files, say, ahead=8)
 fetching.state_of(unit)         True: its files are here; False: not yet; a text: why they cannot be
-fetching.forget()               makes room for one more
+fetching.forget(file)           makes room for one more
 fetch_files(unit)
 """
 
@@ -51,9 +51,10 @@ class Fetching:
             except Exception as error:
                 self._states[file] = str(error)
 
-    def forget(self) -> None:
-        """No unit needs one of the files any more."""
-        self._room.release()
+    def forget(self, file: SourceFile) -> None:
+        """No unit needs a file any more, which may have been here before."""
+        if file in self._states:
+            self._room.release()
 
     def state_of(self, unit: Unit) -> bool | str:
         """Whether a unit's files are all here, or why they never will be."""

@@ -6,9 +6,8 @@ files, asked = list_files(config, say)      `asked`: what the flags say of valid
 
 from collections.abc import Callable
 from dataclasses import replace
-from pathlib import Path
 
-from tokenmill.addresses import has_scheme
+from tokenmill.addresses import has_scheme, path_of
 from tokenmill.prepare.config import PrepareConfig
 from tokenmill.store.names import by_number
 from tokenmill.text.formats import ReadOptions
@@ -24,7 +23,7 @@ def list_files(
 
     Raises what `list_sources` raises, and ValueError for flags that do not go with these files.
     """
-    files, left_out = list_sources(config.source, Path(config.raw_dir), config.revision)
+    files, left_out = list_sources(config.source, path_of(config.raw_dir), config.revision)
     for line in left_out:
         say(f"left out {line}")
     val_file = config.val_file
@@ -32,7 +31,7 @@ def list_files(
         files = _first_files(files, config.num_shards, val_file)
     if val_file is not None and _is_elsewhere(val_file, files):
         files, val_file = _with_file(files, val_file)
-    _require_fitting(files, config.revision, config.options)
+    _require_fitting(files, config)
     return files, asked_rule(val_file, config.val_fraction)
 
 
@@ -51,7 +50,7 @@ def _first_files(files: list[SourceFile], count: int, val_file: str | None) -> l
 def _is_elsewhere(val_file: str, files: list[SourceFile]) -> bool:
     if val_file == LAST or any(file.name == val_file for file in files):
         return False
-    return has_scheme(val_file) or Path(val_file).expanduser().is_file()
+    return has_scheme(val_file) or path_of(val_file).is_file()
 
 
 def _with_file(files: list[SourceFile], val_file: str) -> tuple[list[SourceFile], str]:
@@ -70,12 +69,15 @@ def _with_file(files: list[SourceFile], val_file: str) -> tuple[list[SourceFile]
     return [*files, replace(added, name=name)], name
 
 
-def _require_fitting(files: list[SourceFile], revision: str, options: ReadOptions) -> None:
+def _require_fitting(files: list[SourceFile], config: PrepareConfig) -> None:
     """ValueError for options that mean nothing to these files, or one file that is one document."""
+    options = config.options
     has_separator = options.document_separator is not None
-    if revision != "main" and all(file.hub is None for file in files):
+    of_hub = (config.revision, config.keep_raw)
+    if of_hub != ("main", True) and all(file.hub is None for file in files):
         raise ValueError(
-            f"{files[0].shown}: --revision is for repositories on the hub; leave it out"
+            f"{files[0].shown}: --revision and --no-keep-raw are for repositories on the hub; "
+            "leave them out"
         )
     text_files = [file for file in files if file.format.is_text]
     if not text_files:

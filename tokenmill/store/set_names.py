@@ -14,7 +14,7 @@ import time
 from collections.abc import Iterator
 from pathlib import Path
 
-from tokenmill.addresses import named
+from tokenmill.addresses import named, path_of
 from tokenmill.store.files import read_json
 
 TOKENS_ROOT = Path("data/tokens")  # where prepare writes sets, and where names are looked up
@@ -62,10 +62,11 @@ def find_token_set(root: str | os.PathLike[str]) -> Path:
     FileNotFoundError for none. ValueError that lists several, the newest last, or that names one
     that is not finished.
     """
-    manifests = sorted(Path(root).glob("*/manifest.json"), key=_age)
+    root = path_of(root)
+    manifests = sorted(root.glob("*/manifest.json"), key=_age)
     if not manifests:
         raise FileNotFoundError(
-            f"{Path(root).absolute()}: expected a token set, found none; run `tokenmill prepare` "
+            f"{root.absolute()}: expected a token set, found none; run `tokenmill prepare` "
             "(in a clone `python prepare_data.py`) first, or name its folder with tokens="
         )
     newest = manifests[-1].parent
@@ -76,7 +77,7 @@ def find_token_set(root: str | os.PathLike[str]) -> Path:
             "name one where the loader is made; the last one that was prepared is\n"
             f'  tokens="{newest}"'
         )
-    begun = {path.parent for path in Path(root).glob("*/shards")}
+    begun = {path.parent for path in root.glob("*/shards")}
     unfinished = sorted(begun - {newest})
     if unfinished:
         raise ValueError(

@@ -15,6 +15,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from tokenmill.addresses import path_of
 from tokenmill.extras import naming_the_extra
 from tokenmill.hub_client import ACCESS, REPOSITORY, endpoint, first_line
 from tokenmill.store.files import LARGEST, read_bounded
@@ -35,7 +36,7 @@ def load_any(spec: str, bos_token: str | None = None) -> Tokenizer:
     ValueError, with the reason, if it is broken or has no such token; FileNotFoundError,
     PermissionError or ConnectionError if it cannot be found.
     """
-    path, name = find_tokenizer_file(spec) or (Path(spec).expanduser(), None)
+    path, name = find_tokenizer_file(spec) or (path_of(spec), None)
     if is_foreign(path):
         return load_foreign(path, bos_token, name)
     is_expanded = name is not None or spec.startswith("~")
@@ -191,7 +192,7 @@ def find_tokenizer_file(spec: str) -> tuple[Path, str] | None:
     """
     if "/" not in spec:
         return None
-    folder = Path(spec).expanduser()
+    folder = path_of(spec)
     if folder.is_dir():
         if not (folder / FILE).is_file():
             raise FileNotFoundError(
