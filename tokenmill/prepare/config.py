@@ -8,7 +8,6 @@ import re
 from dataclasses import dataclass, replace
 from itertools import combinations
 from numbers import Real
-from pathlib import Path
 from typing import Any, Literal, get_args
 
 from tokenmill.addresses import has_scheme, named, path_of, require_no_password
