@@ -22,7 +22,7 @@ from tokenmill import hub_client
 from tokenmill.addresses import joined, named
 from tokenmill.extras import naming_the_extra
 from tokenmill.messages import redact
-from tokenmill.remote.retry import is_transient, retried
+from tokenmill.remote.retry import is_transient, lacks_credentials, retried
 from tokenmill.store.files import LARGEST
 
 RANGE_SECONDS = 60.0  # for a range, of file systems that have no time limit
@@ -168,7 +168,7 @@ def _is_refused(error: Exception) -> bool:
 
     if isinstance(error, Refused):
         return not is_transient(error.status)
-    return "redential" in repr(error)
+    return lacks_credentials(error)
 
 
 def _cat(address: str, start: int, end: int | None, most: int) -> bytes:
