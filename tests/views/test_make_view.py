@@ -19,6 +19,7 @@ from tokenmill import cli
 from tokenmill.look.verify import verify
 from tokenmill.store.tables import metadata_of, text_of_schema
 from tokenmill.store.token_sets import TokenSet
+from tokenmill.views.distributions import _edges, _labels_of
 from tokenmill.views.documents import DocumentTables
 from tokenmill.views.make_view import make_view, rounded
 from tokenmill.views.rule import Rule
@@ -50,6 +51,14 @@ def test_two_kept_columns_that_rules_cannot_tell_apart_are_refused(names):
     token_set = SimpleNamespace(manifest=manifest, display_name="web")
     with pytest.raises(ValueError, match=f"web: keeps columns '{names[0]}' and '{names[1]}'"):
         DocumentTables(token_set)
+
+
+@pytest.mark.filterwarnings("error")
+def test_ranges_end_at_numbers_where_some_are_infinite():
+    column = pa.chunked_array([[np.nan, np.inf, -np.inf, *map(float, range(40))]])
+    edges = _edges(column)
+    assert np.isfinite(edges).all()
+    assert _labels_of(column, edges).to_pylist()[:3] == [None, len(edges), 0]
 
 
 @pytest.fixture(scope="module")
