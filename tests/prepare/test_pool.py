@@ -176,3 +176,10 @@ def test_cores_are_those_of_the_container(tmp_path):
     ):
         (tmp_path / "cpu.max").write_text(quota)
         assert available_cores(tmp_path / "cpu.max") == expected
+
+
+def test_a_run_that_made_nothing_does_not_say_what_it_made(capsys):
+    with progresses.Progress() as progress:
+        progress.begin("preparing", 5)
+        progress.end()
+    assert capsys.readouterr().err == ""

@@ -69,6 +69,8 @@ def run(
                 if isinstance(outcome, Failure):
                     failures.append(outcome)
                 on_outcome(unit, outcome)
+                if isinstance(outcome, Failure) and outcome.is_for_all:
+                    return failures
         return failures
     finally:
         ray.shutdown()
