@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from tokenmill.extras import naming_the_extra
+from tokenmill.messages import first_line
 from tokenmill.prepare.failures import Failure, failure_of
 from tokenmill.prepare.made import Work
 from tokenmill.prepare.make import make
@@ -59,8 +60,8 @@ def run(
                 try:
                     outcome, reports = ray.get(reference)
                 except ray.exceptions.RayError as error:
-                    reason = str(error).splitlines()[0]
-                    outcome = Failure(unit, f"Ray gave it up after {RETRIES} retries: {reason}")
+                    reason = f"Ray gave it up after {RETRIES} retries: {first_line(error)}"
+                    outcome = Failure(unit, reason)
                 for values in reports:
                     if isinstance(values[0], str):
                         on_text(*values)

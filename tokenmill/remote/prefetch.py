@@ -114,8 +114,8 @@ def _copied(error: BaseException) -> BaseException:
         copied = copy.copy(error)
     except TypeError:
         return error
-    if isinstance(error, OSError):
-        copied.errno = error.errno
+    if isinstance(copied, OSError):
+        copied.errno = getattr(error, "errno", None)
     return copied
 
 

@@ -16,7 +16,7 @@ from io import UnsupportedOperation
 from typing import Any
 
 from tokenmill import hub_client
-from tokenmill.messages import sanitize
+from tokenmill.messages import first_line, sanitize
 
 PATIENCE_SECONDS = 300.0  # of all tries
 WARN_SECONDS = 5.0  # after which the log says why nothing comes
@@ -69,7 +69,7 @@ def retried(
             kind, may_pass = judge(error)
             wrong += isinstance(error, WrongBytes)
             spent = time.monotonic() - began
-            reason = sanitize(hub_client.first_line(error))
+            reason = sanitize(first_line(error))
             pause = _pause(error, tries)
             is_over = wrong == TRIES_OF_WRONG_BYTES or spent + pause > PATIENCE_SECONDS
             if is_over or not may_pass:

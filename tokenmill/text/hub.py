@@ -15,7 +15,8 @@ import time
 from fnmatch import fnmatchcase
 from pathlib import Path
 
-from tokenmill.hub_client import ACCESS, HubFile, commit_of, endpoint, files_of, first_line
+from tokenmill.hub_client import ACCESS, HubFile, commit_of, endpoint, files_of
+from tokenmill.messages import first_line
 from tokenmill.store.names import plain_path
 from tokenmill.text.formats import format_of
 from tokenmill.text.source_file import HubSource, SourceFile
