@@ -56,12 +56,7 @@ def run(
             finished, _ = ray.wait(list(running), timeout=POLL_SECONDS)
             for reference in finished:
                 unit = running.pop(reference)
-                reports: list[Report] = []
-                try:
-                    outcome, reports = ray.get(reference)
-                except ray.exceptions.RayError as error:
-                    reason = f"Ray gave it up after {RETRIES} retries: {first_line(error)}"
-                    outcome = Failure(unit, reason)
+                outcome, reports = _outcome_of(reference, unit)
                 for values in reports:
                     if isinstance(values[0], str):
                         on_text(*values)
@@ -75,6 +70,18 @@ def run(
         return failures
     finally:
         ray.shutdown()
+
+
+def _outcome_of(reference: Any, unit: Unit) -> tuple[Any, list[Report]]:
+    """What a task returns; a Failure for one whose workers died."""
+    import ray
+
+    try:
+        outcome, reports = ray.get(reference)
+        return outcome, reports
+    except ray.exceptions.RayError as error:
+        reason = f"Ray gave it up after {RETRIES} retries: {first_line(error)}"
+        return Failure(unit, reason), []
 
 
 def _require_head() -> None:
