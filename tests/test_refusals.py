@@ -199,6 +199,10 @@ REFUSED = {
     "this is the state of get_batch's loaders": of_set(
         lambda folder: LOADER(folder).load_state_dict({"get_batch": "[]"})
     ),
+    "write s3:// in place of s3a://": lambda folder: TokenSet("s3a://bucket/set"),
+    "sizes must be .* of all sources, web, found none": lambda folder: forecast(
+        Mixture({"web": 1}), tokens=1, sizes={}
+    ),
     "sizes must be .* of all sources, web, code, found web": lambda folder: forecast(
         Mixture({"a/web": 3, "a/code": 1}), tokens="1M", sizes={"web": 10**6}
     ),

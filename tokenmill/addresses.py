@@ -54,7 +54,9 @@ def named(tokens: str | os.PathLike[str]) -> str | Path:
         return Path(url.path)
     if url.fragment:
         raise ValueError(f"{redact(name)}: expected an address without `#`; rename what is there")
-    if scheme in ("s3", "s3a") and url.query:
+    if scheme == "s3a":
+        raise ValueError(f"{redact(name)}: write s3:// in place of s3a://, which is Hadoop's name")
+    if scheme == "s3" and url.query:
         raise ValueError(
             f"{redact(name)}: expected s3://BUCKET/PATH, found an option; set it for botocore"
         )

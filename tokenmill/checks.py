@@ -47,11 +47,11 @@ def bytes_of(name: str, amount: Any) -> int:
 
 
 def truth(name: str, value: Any) -> bool:
-    """True or False of any library as a Python bool.
+    """True or False of Python or NumPy as a Python bool.
 
     ValueError for others: the string "False" would be true.
     """
-    if value not in (True, False):
+    if type(value).__name__ not in ("bool", "bool_"):
         raise ValueError(f"{name} must be True or False, not {value!r}")
     return bool(value)
 

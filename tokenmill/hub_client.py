@@ -88,8 +88,3 @@ def _hub_file(file: Any) -> HubFile:
     if file.lfs:
         return HubFile(file.path, file.lfs.size, file.lfs.sha256, None)
     return HubFile(file.path, file.size, None, file.blob_id)
-
-
-def first_line(error: Exception) -> str:
-    """The first line of an error, or its name."""
-    return (str(error) or type(error).__name__).splitlines()[0][:300]

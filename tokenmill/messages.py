@@ -38,6 +38,11 @@ def sanitize(text: str) -> str:
     return redact(escape_controls(text))
 
 
+def first_line(error: BaseException) -> str:
+    """The first line of an error, or its name; at most 300 characters."""
+    return (str(error).strip() or type(error).__name__).splitlines()[0][:300]
+
+
 def counted(count: int, what: str) -> str:
     """1, "shard" -> "1 shard"; 1200, "shard" -> "1,200 shards"."""
     plural = "" if count == 1 else "s"

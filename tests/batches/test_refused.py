@@ -22,9 +22,10 @@ from tokenmill.batches.torch_arrays import find_device
             for wrong in (1337.0, np.float64(1337), "1337")
         ),
         *(
-            ({name: "False"}, f"{name} must be True or False, not 'False'")
-            for name in ("shuffle", "drop_last")
+            ({"shuffle": wrong}, "shuffle must be True or False, not")
+            for wrong in ("False", 1.0, np.array([1, 0]))
         ),
+        ({"drop_last": "False"}, "drop_last must be True or False, not 'False'"),
         ({"seq_len": 0}, "seq_len must be a whole number of at least 1, not 0"),
         (
             {"packing": "worst_fit"},

@@ -499,6 +499,8 @@ def test_a_file_that_is_not_of_its_layout_is_named(take, tmp_path, layout, data,
         ("nanogpt", [], {}, "expected files to train on and one to validate on"),
         ("nanogpt", ["empty.bin", "val.bin"], {}, "expected documents, found none"),
         ("nanogpt", ["", "a.bin"], {}, "a folder; name its files"),
+        ("nanogpt", ["a.bin", "a\nval.bin"], {}, r"a\\nval.bin': the name of its shard must be"),
+        ("nanogpt", ["a.bin", f"val{'x' * 240}.bin"], {}, "the name of its shard must be a plain"),
         (
             "nanogpt",
             ["a.bin"],
@@ -528,6 +530,8 @@ def test_what_is_named_wrongly_is_told_what_to_name(
         ("empty.bin", (bos, bos)),
         ("val.bin", (bos,)),
         ("a.idx", ()),
+        ("a\nval.bin", (bos, 5)),
+        (f"val{'x' * 240}.bin", (bos, 5)),
     ]:
         flat(name, *tokens)
     if "a.bin" in files and layout == "megatron":
@@ -587,6 +591,15 @@ def test_masks_and_padding_beside_the_ids_are_refused(take, bos, tmp_path):
             take_columns({"attention_mask": mask})
     folder = take_columns({"attention_mask": [[1, 1], [1]], "url": ["a", "b"]})
     assert documents_of(folder, "train") == [[bos, 5, 6], [bos, 7]]
+
+
+def test_the_first_document_that_is_shown_is_the_first_there_is(take, flat, bos, capsys):
+    take(
+        "nanogpt",
+        *(flat(f"{name}.bin", bos, *ids) for name, ids in [("a", ()), ("b", (5, 6))]),
+        val_fraction=0.0,
+    )
+    assert "the first document begins: ''" not in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("layout", ["raw", "datatrove"])

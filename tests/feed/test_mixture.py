@@ -65,12 +65,16 @@ def test_a_source_in_toml_may_be_the_name_of_a_set_under_data_tokens(tmp_path, m
     (tmp_path / "conf" / "synthetic").mkdir()  # of text
     for name in ("synthetic", "web-gpt2-12345678"):
         sources = f'[sources]\nweb = {{path = "{name}"}}\nother = {{path = "other"}}\n'
-        text = sources + "[weights]\nweb = 1\nother = 1\n"
-        loaded = Mixture.load(written(tmp_path / "conf", text))
+        weights = "[weights]\nweb = 1\nother = 1\n"
+        loaded = Mixture.load(written(tmp_path / "conf", sources + weights))
         assert {name: Path(path) for name, path in loaded.paths.items()} == {
             "web": folder,
             "other": beside,
         }
+        assert Mixture.load(written(tmp_path / "conf", f"[weights]\n{name} = 1\n"))[name] == folder
+    assert list(loaded) == ["web", "other"]
+    assert "web" in loaded
+    assert "code" not in loaded
 
 
 def test_sources_are_known_by_their_name_or_folder(tmp_path):

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tokenmill.feed.weights import TURNS, powers, whole_weights
+from tokenmill.feed.weights import TURNS, powers, tokens_of, whole_weights
 
 NAMES = st.text("abcdefgh", min_size=1, max_size=3)
 
@@ -57,3 +57,8 @@ def test_weights_from_sizes():
         powers({"web": 1}, temperature=0)
     with pytest.raises(ValueError, match="the size of 'web' must be a positive number"):
         powers({"web": 0})
+
+
+def test_a_number_of_tokens_below_0_is_not_taken_for_a_weight():
+    with pytest.raises(ValueError, match="^tokens must be a positive number, not -5$"):
+        tokens_of("tokens", -5)

@@ -20,7 +20,7 @@ from tokenmill.look import packing_stats
 from tokenmill.look.charts import bars
 from tokenmill.look.packing_stats import tally, variants
 from tokenmill.look.report import Report, find
-from tokenmill.look.report_text import percent, verdict
+from tokenmill.look.report_text import percent, short, verdict
 from tokenmill.look.sample_rows import make_specimen
 from tokenmill.look.set_statistics import histogram
 from tokenmill.store.token_sets import TokenSet
@@ -176,7 +176,7 @@ def test_the_page_is_one_file_with_the_figures_in_it(folder, page):
     assert not re.search(r'<b style="left:[^"]*">[^<]* to ', html), (
         "labels below a chart have room on a phone"
     )
-    findings = find(Report((str(folder),), SEQ_LEN))
+    findings = find(Report(str(folder), SEQ_LEN))
     token_set = findings.token_set
     lengths = [token_set.open(entry).lengths for entry in token_set.split("train")]
     for seq_len in (SEQ_LEN, 512, 1024, 2048, 4096, 8192, 16_384):
@@ -247,6 +247,8 @@ def test_the_verdict_says_what_the_lengths_and_the_packings_do():
         1: "all",
     }
     assert {share: percent(share) for share in percents} == percents
+    numbers = {999: "999", 1500: "1.5k", 999_600: "1M", 1_234_567: "1.23M", 5e15: "5000T"}
+    assert {number: short(number) for number in numbers} == numbers
 
 
 def test_the_statistics_are_counted(folder):

@@ -142,6 +142,14 @@ def test_missing_and_cut_files_and_changed_records_are_found_by_a_quick_look_too
     assert bins[4].stem not in done.stdout
 
 
+def test_a_problem_of_the_set_alone_is_counted_and_has_advice(own_prepared):
+    with (own_prepared / "token_bytes.npy").open("ab") as file:
+        file.write(b"x")
+    done = run_verify(own_prepared, "--quick")
+    assert done.returncode == 1
+    assert "8 shards, 0 bad, 1 problem of the set\nput the files that these" in done.stdout
+
+
 def test_bad_shards_are_made_again_byte_for_byte_after_the_command_that_is_printed(
     prepared, tokenizer_json, tmp_path
 ):

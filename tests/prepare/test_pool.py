@@ -11,6 +11,7 @@ import tasks
 from making import ROOT, wait_until
 
 from tokenmill.prepare import pool as pools
+from tokenmill.prepare import progress as progresses
 from tokenmill.prepare.failures import Failure
 from tokenmill.prepare.pool import Pool
 
@@ -135,3 +136,10 @@ def test_a_script_without_a_main_guard_is_not_run_again_and_its_workers_end_with
     assert not any(
         child.is_running() and child.status() != psutil.STATUS_ZOMBIE for child in children
     )
+
+
+def test_a_run_that_made_nothing_does_not_say_what_it_made(capsys):
+    with progresses.Progress() as progress:
+        progress.begin("preparing", 5)
+        progress.end()
+    assert capsys.readouterr().err == ""

@@ -4,10 +4,14 @@ import importlib.util
 import os
 import subprocess
 import sys
+from types import SimpleNamespace
 
 import psutil
 import pytest
 from making import ROOT, make_text, run_prepare, tree, wait_until, write_parquet
+
+from tokenmill.prepare import cluster as cluster_module
+from tokenmill.prepare.failures import Failure
 
 NODE = {"num_cpus": 1, "object_store_memory": 80 << 20}
 HAS_RAY = importlib.util.find_spec("ray")  # not imported where these tests are not run
@@ -84,3 +88,23 @@ def test_no_cluster_is_a_clear_error(flags, tmp_path):
     assert done.returncode == 1
     assert "--cluster ray: no cluster could be reached" in done.stderr
     assert "Traceback" not in done.stderr
+
+
+def test_a_failure_of_all_units_ends_the_run(monkeypatch):
+    """Of a full disk, at which each unit would fail by itself."""
+    import ray.exceptions
+
+    task = SimpleNamespace(remote=lambda unit, work: unit)
+    stand_in = SimpleNamespace(
+        init=lambda **settings: None,
+        put=lambda work: work,
+        remote=lambda function: SimpleNamespace(options=lambda **settings: task),
+        wait=lambda references, timeout: (references[:1], references[1:]),
+        get=lambda unit: (Failure(unit, "the disk is full", is_for_all=True), []),
+        shutdown=lambda: None,
+        exceptions=ray.exceptions,
+    )
+    monkeypatch.setitem(sys.modules, "ray", stand_in)
+    ignore = lambda *values: None  # noqa: E731
+    failures = cluster_module.run(["a", "b", "c"], None, ignore, ignore, ignore)
+    assert [failure.task for failure in failures] == ["a"]

@@ -9,6 +9,7 @@ import pytest
 from making import make_text, read_manifest, run_prepare, write_parquet
 
 from tokenmill import Documents
+from tokenmill.look.verify import verify
 from tokenmill.prepare.config import PrepareConfig
 from tokenmill.prepare.input_files import list_files
 from tokenmill.prepare.run import prepare
@@ -382,6 +383,43 @@ def test_a_run_that_would_unlist_another_run_s_shards_is_refused(tokenizer_json,
     folder = next((tmp_path / "t").iterdir())
     listed = {file for shard in read_manifest(folder)["shards"] for file in shard["sources"]}
     assert listed == {"base.jsonl", "quick.jsonl"}
+
+
+@pytest.mark.parametrize(
+    ("size", "message"),
+    [
+        (None, "another run has made shard a.000 again from other files"),  # one unit of both
+        (1000, "another run has added b.jsonl while this one ran"),
+    ],
+)
+def test_a_run_that_is_refused_leaves_the_set_that_another_has_finished(
+    size, message, tokenizer_json, tmp_path
+):
+    """Two runs make one set from different sources; what the first to end lists stays right."""
+    files = [str(tmp_path / f"{name}.jsonl") for name in "ab"]
+    write_lines(tmp_path, "a")
+    write_lines(tmp_path, "b")
+    both = PrepareConfig(
+        source=files,
+        name="s",
+        tokenizer=str(tokenizer_json),
+        tokens_root=str(tmp_path / "t"),
+        shard_text_bytes=size,
+    )
+    with pytest.MonkeyPatch.context() as patch:
+        check = run_module._require_training_documents
+
+        def meanwhile(*arguments):
+            patch.setattr(run_module, "_require_training_documents", check)
+            prepare(both)
+
+        patch.setattr(run_module, "_require_training_documents", meanwhile)
+        with pytest.raises(ValueError, match=message):
+            prepare(replace(both, source=files[0]))
+    folder = next((tmp_path / "t").glob("*/"))
+    listed = {file for shard in read_manifest(folder)["shards"] for file in shard["sources"]}
+    assert listed == {"a.jsonl", "b.jsonl"}
+    assert verify(folder) == {}
 
 
 def test_files_are_counted_by_number(tmp_path):

@@ -122,6 +122,8 @@ def test_whatever_fsspec_knows_is_read_written_and_listed(tmp_path):
     assert sizes(address, "views") == {"views/b": 1}
     with pytest.raises(FileNotFoundError, match=f"{address}/b.bin: cannot be read"):
         read(address, "b.bin")
+    with pytest.raises(FileNotFoundError):
+        read("memory://credentials-web", "Credentials.json")
     with pytest.raises(ValueError, match="expected at most 10 bytes, found more"):
         read(address, "a.bin", most=10)
     with pytest.raises(ValueError, match="nobody://knows/this/a: no such kind of address"):

@@ -1,20 +1,30 @@
 """The cache of parts: what is evicted, deleted, damaged or killed in it costs time, never a row."""
 
+import errno
 import os
 import random
 import signal
 import stat
 import subprocess
+import threading
 import time
+import zlib
+from functools import partial
 
+import fsspec
 import pytest
 import torch
 import warm
 from elsewhere import MIB, READ, WINDOW, batches, digest_of, lengths, parts, read_code, same, size
 from file_server import FileServer
-from making import make_token_set
+from making import make_token_set, wait_until
 
 from tokenmill import RowLoader
+from tokenmill.addresses import cache_root
+from tokenmill.remote import part_cache
+from tokenmill.remote.part_cache import Cache, PartFolder
+from tokenmill.remote.prefetch import Job, expect, require
+from tokenmill.store.files import with_message
 
 as_root = pytest.mark.skipif(
     os.geteuid() != 0, reason="only root can give files to another user, and mount disks"
@@ -39,6 +49,65 @@ def test_a_cache_of_two_windows_keeps_its_limit_and_the_rows(folder, server, tmp
     assert same(rows, batches(folder, epochs=2))
     assert WINDOW < most <= 2 * WINDOW + WINDOW // 2
     assert server.tokens_served() < 2 * 2 * size(folder)
+
+
+def test_a_disk_that_returns_other_bytes_each_time_is_an_error(monkeypatch, tmp_path):
+    fsspec.filesystem("memory").pipe("/bad-disk/a.bin", b"tokens")
+    folder = PartFolder(
+        Cache(tmp_path), "key", "memory://bad-disk", "a.bin", 6, (zlib.crc32(b"tokens"),)
+    )
+    monkeypatch.setattr(part_cache, "TRIES", 3)
+    monkeypatch.setattr(PartFolder, "_write", lambda self, path, data: path.write_bytes(b"others"))
+    with pytest.raises(OSError, match="was fetched 3 times, and the disk has other bytes"):
+        folder.load(0)
+
+
+def test_the_error_of_a_job_is_raised_with_all_that_it_has():
+    class OfTwo(Exception):
+        """Is not made of its args."""
+
+        def __init__(self, first, second):
+            super().__init__(first + second)
+
+    def fail(error):
+        raise error
+
+    full = with_message(OSError(errno.ENOSPC, "no space"), "the disk is full")
+    with pytest.raises(OSError, match="the disk is full") as raised:
+        require([Job(partial(fail, full))])
+    assert raised.value.errno == errno.ENOSPC
+    with pytest.raises(OfTwo, match="ab"):
+        require([Job(partial(fail, OfTwo("a", "b")))])
+
+
+def test_a_job_that_failed_and_is_required_again_is_done():
+    class Slow(Job):
+        """Takes its time between its error and the end of its run."""
+
+        def __setattr__(self, name, value):
+            super().__setattr__(name, value)
+            if name == "error" and value is not None:
+                has_failed.set()
+                time.sleep(0.2)
+
+    def fail_once():
+        if not has_failed.is_set():
+            raise OSError("a disk")
+        return "done"
+
+    has_failed = threading.Event()
+    job = Slow(fail_once)
+    expect([job])
+    assert has_failed.wait(10)
+    threading.Thread(target=require, args=([job],), daemon=True).start()
+    wait_until(lambda: job.result == "done")
+
+
+def test_a_home_folder_is_the_user_s(monkeypatch, tmp_path):
+    monkeypatch.setenv("HOME", str(tmp_path))
+    monkeypatch.setenv("TOKENMILL_CACHE", "~/a")
+    assert cache_root() == tmp_path / "a"
+    assert cache_root("~/b") == tmp_path / "b"
 
 
 def test_too_small_a_cache_is_an_error_with_both_numbers(server, tmp_path):

@@ -2,7 +2,7 @@
 
 import pytest
 
-from tokenmill.text.formats import format_of, stem_of
+from tokenmill.text.formats import ReadOptions, format_of, stem_of
 from tokenmill.text.source_file import SourceFile, naming_file
 
 
@@ -28,6 +28,13 @@ def test_a_name_says_the_format(name, format, compression, stem):
     entry = format_of(name)
     assert (entry.name if entry else None, stem_of(name)) == (format, stem)
     assert SourceFile(name, "/a", 1).compression == compression
+
+
+@pytest.mark.parametrize("name", ["a.csv", "a.txt", "a.md.gz"])
+def test_a_format_without_conversations_says_so(name):
+    file = SourceFile(name, f"/{name}", 1)
+    with pytest.raises(ValueError, match="has no conversations; write them as jsonl"):
+        file.format.read(file, 0, 1, ReadOptions(conversations=True))
 
 
 def test_a_file_that_is_gone_is_no_lack_of_memory():

@@ -11,8 +11,11 @@ import warm
 from file_server import Hub, environment
 from making import ROOT, make_text, run_prepare, tree, wait_until, write_parquet
 
+from tokenmill.hub_client import HubFile
 from tokenmill.messages import in_bytes
 from tokenmill.prepare import fetching
+from tokenmill.text import hub as hub_module
+from tokenmill.text.locate import locate
 from tokenmill.text.source_file import SourceFile
 
 REPOSITORY = "owner/corpus"
@@ -187,6 +190,14 @@ def test_a_file_of_a_unit_that_failed_is_kept_for_the_next_run(env, tokenizer_js
         done = run_prepare(*flags, cwd=tmp_path, env=env, check=False)
         assert "line 1: expected a JSON object" in done.stderr
         assert (tmp_path / "data/raw/owner--corpus/a.jsonl").exists()
+
+
+def test_a_slash_after_a_repository_s_name_changes_nothing(monkeypatch, tmp_path):
+    monkeypatch.setattr(
+        hub_module, "_ask", lambda *of: ("c" * 40, [HubFile("a.txt", 1, None, "0" * 40)])
+    )
+    without, with_one = (locate(source, tmp_path, "main") for source in ("o/n", "o/n/"))
+    assert without == with_one
 
 
 def test_a_file_that_was_here_before_makes_no_room_for_one_more(monkeypatch):

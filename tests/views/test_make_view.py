@@ -7,6 +7,7 @@ import random
 import shutil
 import time
 from datetime import UTC, datetime
+from types import SimpleNamespace
 
 import numpy as np
 import pyarrow as pa
@@ -16,8 +17,10 @@ from making import make_text, run_prepare, tree
 
 from tokenmill import cli
 from tokenmill.look.verify import verify
-from tokenmill.store.tables import metadata_of
+from tokenmill.store.tables import metadata_of, text_of_schema
 from tokenmill.store.token_sets import TokenSet
+from tokenmill.views.distributions import _edges, _labels_of
+from tokenmill.views.documents import DocumentTables
 from tokenmill.views.make_view import make_view, rounded
 from tokenmill.views.rule import Rule
 
@@ -38,6 +41,24 @@ def write_source(folder, number, documents=60):
     }
     folder.mkdir(exist_ok=True)
     pq.write_table(pa.table(columns), folder / f"part_{number}.parquet", row_group_size=25)
+
+
+@pytest.mark.parametrize("names", [("tokens", "kept_tokens"), ("score", "Score")])
+def test_two_kept_columns_that_rules_cannot_tell_apart_are_refused(names):
+    """`prepare` refuses them; a set of other hands may have them."""
+    schema = pa.schema([(name, pa.int64()) for name in names])
+    manifest = {"prepared": {"metadata": text_of_schema(schema)}}
+    token_set = SimpleNamespace(manifest=manifest, display_name="web")
+    with pytest.raises(ValueError, match=f"web: keeps columns '{names[0]}' and '{names[1]}'"):
+        DocumentTables(token_set)
+
+
+@pytest.mark.filterwarnings("error")
+def test_ranges_end_at_numbers_where_some_are_infinite():
+    column = pa.chunked_array([[np.nan, np.inf, -np.inf, *([np.inf] * 40), *map(float, range(40))]])
+    edges = _edges(column)
+    assert np.isfinite(edges).all()
+    assert _labels_of(column, edges).to_pylist()[:3] == [None, len(edges), 0]
 
 
 @pytest.fixture(scope="module")

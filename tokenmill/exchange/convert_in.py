@@ -71,7 +71,7 @@ def take_in(config: In) -> Path:
         write_token_bytes(unfinished, tokenizer.token_bytes())
         shards = _make_shards(config, tokenizer, splits, unfinished)
         _require_documents(config, shards)
-        first_record, _ = shards[0]
+        first_record, *_ = [record for record, _ in shards if record["documents"]]
         first_path = shard_path(unfinished, first_record["name"], "bin")
         beginning = tokenizer.decode(np.fromfile(first_path, first_record["dtype"], SHOWN))
         print(f"the first document begins: {beginning!r}", file=sys.stderr)
@@ -151,6 +151,7 @@ def _require_file(path: str, layout: str) -> None:
         raise FileNotFoundError(f"{path}: a folder; name its files")
     if not os.path.isfile(path):
         raise FileNotFoundError(f"{path}: no such file")
+    plain(f"{ascii(path)}: the name of its shard", f"00000_{Path(path).name}")
     if suffix and Path(path).suffix != suffix:
         raise ValueError(
             f"{path}: of {layout} name the {suffix} files; what lies beside them is found"

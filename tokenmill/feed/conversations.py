@@ -82,12 +82,11 @@ def first_targets(
 
 
 def require_conversations(
-    token_set: TokenSet, split: str, row_len: int, long_documents: LongDocuments, stacklevel: int
+    token_set: TokenSet, split: str, row_len: int, long_documents: LongDocuments
 ) -> int:
     """The tokens of a chat set's conversations that are in rows.
 
-    ValueError if one is longer than a row and "split"; a warning, of the caller at `stacklevel`, if
-    any are left out.
+    ValueError if one is longer than a row and "split"; a warning if any are left out.
     """
     crops = long_documents == "crop"
     lengths, targets, first = _read_conversations(token_set, split, row_len if crops else None)
@@ -107,7 +106,7 @@ def require_conversations(
         warnings.warn(
             f"{token_set.display_name}: of {len(lengths):,} conversations, {reasons}; these are "
             "left out. A larger seq_len keeps more of them",
-            stacklevel=stacklevel,
+            stacklevel=2,
         )
     is_kept = ~is_dropped & ~is_late
     return int(np.minimum(lengths, row_len)[is_kept].sum())

@@ -126,9 +126,8 @@ class Dealer:
         token_set = source.token_set
         split = self._order.split
         if token_set.is_chat:
-            # the warning is of the line that made the loader
             row_len = source.seq_len + 1
-            return require_conversations(token_set, split, row_len, self._order.long_chats, 6)
+            return require_conversations(token_set, split, row_len, self._order.long_chats)
         if token_set.view is None and self._order.packing.long_documents == "split":
             return sum(entry.tokens for entry in token_set.split(split))
         return 0

@@ -59,7 +59,7 @@ def forecast(
     `sizes` are the tokens of an epoch of each source, by default those of its token set. Raises
     what opening the sources raises, and ValueError if one has no training tokens.
     """
-    if not sizes:
+    if sizes is None:
         sizes = {name: epoch_tokens(opened, "train") for name, opened in mixture.open().items()}
     _require_tokens_of_all(mixture, sizes)
     total = tokens_of("tokens", tokens)
@@ -87,7 +87,7 @@ def _require_tokens_of_all(mixture: Mixture, sizes: Numbers) -> None:
     if sizes.keys() != set(mixture.names):
         raise ValueError(
             f"sizes must be {{source: tokens}} of all sources, {', '.join(mixture.names)}, found "
-            f"{', '.join(sizes)}"
+            f"{', '.join(sizes) or 'none'}"
         )
     for name, size in sizes.items():
         if not size:

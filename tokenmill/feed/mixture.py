@@ -14,7 +14,7 @@ of 20 turns (weights.py).
 """
 
 import os
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from fractions import Fraction
 from pathlib import Path
 from typing import Any
@@ -124,6 +124,10 @@ class Mixture:
         KeyError if it is unknown.
         """
         return self.paths[source]
+
+    def __iter__(self) -> Iterator[str]:
+        """The names of the sources, so that `"math" in mixture` says whether it is one."""
+        return iter(self.paths)
 
     def at(self, tokens: int | float | str) -> "Mixture":
         """A mixture that always has the weights of one moment of the run, as for validation."""

@@ -51,7 +51,12 @@ def arguments_of(content: dict[str, Any], folder: Path) -> dict[str, Any]:
     for name, source in listed.items():
         _table(f"sources.{name}", source, "path", *settings)
         if "path" in source:
-            sources[name] = _located(name, source["path"], folder)
+            path = source["path"]
+            if not isinstance(path, str) or not path:
+                raise ValueError(
+                    f"sources.{name}.path must be a string that is not empty, not {path!r}"
+                )
+            sources[name] = _located(path, folder)
         for key, values in settings.items():
             if key in source:
                 values[name] = source[key]
@@ -61,7 +66,7 @@ def arguments_of(content: dict[str, Any], folder: Path) -> dict[str, Any]:
         pairs.append((begin, weights))
         for name in weights:
             if name not in sources:
-                sources[name] = folder_of(name, folder)
+                sources[name] = _located(name, folder)
     return {
         "sources": sources,
         "max_epochs": settings["max_epochs"],
@@ -80,13 +85,11 @@ def _read_stage(number: int, stage: Any) -> tuple[Any, dict[str, Any]]:
     return stage["begin"], _table(f"the weights of stages[{number}]", stage["weights"])
 
 
-def _located(name: str, path: Any, folder: Path) -> str:
+def _located(path: str, folder: Path) -> str:
     """A path or name, seen from the file's folder.
 
     An address, or the name of a set that is not there, as it is.
     """
-    if not isinstance(path, str) or not path:
-        raise ValueError(f"sources.{name}.path must be a string that is not empty, not {path!r}")
     located = folder_of(path, folder)
     is_name = Path(path).name == path
     is_elsewhere = is_name and not Path(located, "manifest.json").exists()

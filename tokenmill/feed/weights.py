@@ -28,9 +28,8 @@ def exact(name: str, value: Any) -> Fraction:
         raise ValueError(f"{name} must be a positive number, not {value!r}")
     is_finite = isinstance(value, Rational) or math.isfinite(value)
     if not is_finite or value <= 0:
-        raise ValueError(
-            f"{name} must be a positive number, not {value}; leave out what you do not want to use"
-        )
+        advice = "; leave out what you do not want to use" if value == 0 else ""
+        raise ValueError(f"{name} must be a positive number, not {value}{advice}")
     if isinstance(value, Rational):  # whole numbers too
         return Fraction(int(value.numerator), int(value.denominator))
     return Fraction(str(value))

@@ -40,10 +40,11 @@ def left_out(token_set: TokenSet) -> list[str]:
 def short(number: float) -> str:
     """Shortens a number: 1,234,567 -> 1.23M"""
     for unit, size in (("T", 1e12), ("G", 1e9), ("M", 1e6), ("k", 1e3)):
-        if number >= 999.5 * size:
-            return f"{number / size:.0f}{unit}"
-        if number >= size:
-            return f"{number / size:.3g}{unit}"
+        amount = number / size
+        if amount >= 999.5:  # of T
+            return f"{amount:.0f}{unit}"
+        if amount >= 0.9995:
+            return f"{amount:.3g}{unit}"
     return f"{number:,.0f}"
 
 

@@ -30,7 +30,7 @@ from tokenmill.look.set_checks import (
     of_the_files,
     of_the_set,
 )
-from tokenmill.messages import redact, sanitize
+from tokenmill.messages import counted, redact, sanitize
 from tokenmill.prepare.failures import Failure
 from tokenmill.prepare.pool import Pool
 from tokenmill.prepare.progress import Progress
@@ -128,8 +128,11 @@ def main(arguments: list[str], prog: str) -> int:
             print(sanitize(f"{shown}: {sentence}"))
     bad = sorted(name for name in problems if name)
     num_shards = len(token_set.entries)
+    of_the_set = ""
+    if "" in problems:
+        of_the_set = f", {counted(len(problems['']), 'problem')} of the set"
     depth = "" if config.quick else ", read in full"
-    print(f"{token_set.display_name}: {num_shards:,} shards, {len(bad):,} bad{depth}")
+    print(f"{token_set.display_name}: {num_shards:,} shards, {len(bad):,} bad{of_the_set}{depth}")
     if bad:
         paths = [shard_path(token_set.path, name, "json") for name in bad]
         records = " ".join(shlex.quote(str(path)) for path in paths)
@@ -137,4 +140,6 @@ def main(arguments: list[str], prog: str) -> int:
             "put the right files back; or run this, and prepare again with the same flags:\n"
             f"  rm -f {records}"
         )
+    elif problems:
+        print("put the files that these lines name back as they were when the set was made")
     return 1 if problems else 0

@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from tokenmill.extras import naming_the_extra
+from tokenmill.messages import first_line
 from tokenmill.prepare.failures import Failure, failure_of
 from tokenmill.prepare.made import Work
 from tokenmill.prepare.make import make
@@ -55,12 +56,7 @@ def run(
             finished, _ = ray.wait(list(running), timeout=POLL_SECONDS)
             for reference in finished:
                 unit = running.pop(reference)
-                reports: list[Report] = []
-                try:
-                    outcome, reports = ray.get(reference)
-                except ray.exceptions.RayError as error:
-                    reason = str(error).splitlines()[0]
-                    outcome = Failure(unit, f"Ray gave it up after {RETRIES} retries: {reason}")
+                outcome, reports = _outcome_of(reference, unit)
                 for values in reports:
                     if isinstance(values[0], str):
                         on_text(*values)
@@ -69,9 +65,23 @@ def run(
                 if isinstance(outcome, Failure):
                     failures.append(outcome)
                 on_outcome(unit, outcome)
+                if isinstance(outcome, Failure) and outcome.is_for_all:
+                    return failures
         return failures
     finally:
         ray.shutdown()
+
+
+def _outcome_of(reference: Any, unit: Unit) -> tuple[Any, list[Report]]:
+    """What a task returns; a Failure for one whose workers died."""
+    import ray
+
+    try:
+        outcome, reports = ray.get(reference)
+        return outcome, reports
+    except ray.exceptions.RayError as error:
+        reason = f"Ray gave it up after {RETRIES} retries: {first_line(error)}"
+        return Failure(unit, reason), []
 
 
 def _require_head() -> None:

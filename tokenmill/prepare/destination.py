@@ -108,10 +108,13 @@ class Destination:
         return locked(self.folder / "shards", shared=True)
 
     def remove(self) -> None:
-        """Removes the folder, which a refusal would leave unfinished, unless another run is in
-        there; not what is at an address.
+        """Removes the folder, which a refusal would leave unfinished; not what is at an address.
+
+        It stays if another run is in there, or has made it a token set.
         """
         with contextlib.suppress(OSError), locked(self.folder / "shards"):
+            if self.manifest() is not None:
+                return
             shutil.rmtree(self.folder)
             command_path(self.folder).unlink()
 

@@ -69,7 +69,9 @@ class Progress:
             self._write(f"{line}\n")
 
     def end(self) -> None:
-        """Prints what was done."""
+        """Prints what was done, if anything was."""
+        if not self._counts[0]:
+            return
         seconds = time.monotonic() - self._started
         self.say(f"made {self._speeds(seconds)} in {seconds:.1f} s")
 

@@ -22,15 +22,15 @@ from tokenmill import hub_client
 from tokenmill.addresses import joined, named
 from tokenmill.extras import naming_the_extra
 from tokenmill.messages import redact
-from tokenmill.remote.retry import is_transient, retried
+from tokenmill.remote.retry import is_transient, lacks_credentials, retried
 from tokenmill.store.files import LARGEST
 
 RANGE_SECONDS = 60.0  # for a range, of file systems that have no time limit
 WHOLE_SECONDS = 600.0  # for an object
 CLIENT_SECONDS = 1800  # after which credentials are read again, as files of them may be renewed
 HTTP = ("http", "https")
-SIGNED = ("s3", "s3a", "hf")
-BUCKETS = ("s3", "s3a", "gs", "gcs", "az", "abfs", "memory")  # where nobody makes folders
+SIGNED = ("s3", "hf")
+BUCKETS = ("s3", "gs", "gcs", "az", "abfs", "memory")  # where nobody makes folders
 # botocore keeps 10 connections, too few for the threads; a bucket's region is looked up
 S3_OPTIONS = {"config_kwargs": {"max_pool_connections": 64}, "cache_regions": True}
 Check = Callable[[bytes], None]  # raises WrongBytes
@@ -168,7 +168,7 @@ def _is_refused(error: Exception) -> bool:
 
     if isinstance(error, Refused):
         return not is_transient(error.status)
-    return "redential" in repr(error)
+    return lacks_credentials(error)
 
 
 def _cat(address: str, start: int, end: int | None, most: int) -> bytes:
@@ -239,5 +239,5 @@ def _url_on_the_hub(address: str) -> tuple[str, dict[str, str]]:
 def _forget_credentials(address: str) -> None:
     """Looks them up again next time, as a notebook sets them after an error."""
     _s3_client.cache_clear()
-    if scheme_of(address) in ("s3", "s3a"):
+    if scheme_of(address) == "s3":
         file_system(address)[0].clear_instance_cache()

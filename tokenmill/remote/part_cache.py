@@ -41,6 +41,7 @@ from tokenmill.store.maps import map_file
 
 PART_BYTES = BLOCK_BYTES
 LOCK_SECONDS = 60.0  # then a part is fetched although another process is at it
+TRIES = 100  # to fetch a part, which other processes may evict at once
 COUNT_AFTER = 64  # the cache is counted after a 64th of its limit is written
 ROOM = 16  # a 16th of the limit is evicted, to make room
 MOST_UNCOUNTED = 1 << 30  # bytes that are written between two counts
@@ -167,11 +168,17 @@ class PartFolder:
     def load(self, number: int) -> memoryview:
         """A part, mapped, and fetched first if it is not there.
 
-        Raises what `read` does, or OSError for a full disk.
+        Raises what `read` does, or OSError for a full disk, or one that keeps no part.
         """
-        while (part := self._map(number)) is None:
+        for _ in range(TRIES):
+            part = self._map(number)
+            if part is not None:
+                return part
             self._fetch(number)
-        return part
+        raise OSError(
+            f"{self._path(number)}: was fetched {TRIES} times, and the disk has other bytes, or "
+            "none; pass a cache_dir on another disk"
+        )
 
     def _map(self, number: int) -> memoryview | None:
         """A part that is there, mapped.

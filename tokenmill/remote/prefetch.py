@@ -102,10 +102,21 @@ class _Pool:
                     self.changed.wait(CHECK_SECONDS)
                     raise_if_cancelled()  # close() does not wait for a server
                 if job.error is not None:
-                    raise copy.copy(job.error)  # each waiter its own
+                    raise _copied(job.error)  # each waiter its own
 
 
 _pool = _Pool()
+
+
+def _copied(error: BaseException) -> BaseException:
+    """Another error like this one; the same one if its type is called in a way of its own."""
+    try:
+        copied = copy.copy(error)
+    except TypeError:
+        return error
+    if isinstance(copied, OSError):
+        copied.errno = getattr(error, "errno", None)
+    return copied
 
 
 def expect(jobs: Sequence[Job], after: int = 0) -> None:

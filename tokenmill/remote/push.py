@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from tokenmill import hub_client
-from tokenmill.messages import redact, sanitize
+from tokenmill.messages import first_line, redact, sanitize
 from tokenmill.remote.files import read, require_writable, scheme_of, sizes, write
 from tokenmill.remote.set_files import (
     THREADS,
@@ -189,7 +189,7 @@ def _commit(
     except (ValueError, FileExistsError, ImportError):
         raise
     except Exception as error:  # of several libraries
-        reason = sanitize(hub_client.first_line(error))
+        reason = sanitize(first_line(error))
         raise OSError(
             f"{shown}: the hub did not take it ({reason}); {hub_client.ACCESS}, and may write"
         ) from error

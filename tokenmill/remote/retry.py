@@ -9,13 +9,14 @@ after ten, with a worse message.
 
 import logging
 import random
+import re
 import time
 from collections.abc import Callable
 from io import UnsupportedOperation
 from typing import Any
 
 from tokenmill import hub_client
-from tokenmill.messages import sanitize
+from tokenmill.messages import first_line, sanitize
 
 PATIENCE_SECONDS = 300.0  # of all tries
 WARN_SECONDS = 5.0  # after which the log says why nothing comes
@@ -36,6 +37,8 @@ FINAL_NAMES = (
     "NotADirectory",
     "OfflineMode",
 )  # the same each time
+# not in a path, which may have a part of that name
+CREDENTIALS = re.compile(r"(?<![\w/.-])\w*[Cc]redential\w*(?![\w/-]|\.\w)")
 ADVICE = {
     "s3": "; set AWS credentials that have access, or, for a public bucket, FSSPEC_S3_ANON=true",
     "hf": f"; {hub_client.ACCESS}",
@@ -66,7 +69,7 @@ def retried(
             kind, may_pass = judge(error)
             wrong += isinstance(error, WrongBytes)
             spent = time.monotonic() - began
-            reason = sanitize(hub_client.first_line(error))
+            reason = sanitize(first_line(error))
             pause = _pause(error, tries)
             is_over = wrong == TRIES_OF_WRONG_BYTES or spent + pause > PATIENCE_SECONDS
             if is_over or not may_pass:
@@ -95,7 +98,7 @@ def judge(error: Exception) -> tuple[type[Exception], bool]:
     It may not for what is missing, forbidden or not supported.
     """
     status = _status(error)
-    if status in (401, 403) or "redential" in repr(error):  # or there are no credentials
+    if status in (401, 403) or lacks_credentials(error):
         return PermissionError, False
     if isinstance(status, int):
         kinds: dict[int, type[Exception]] = {404: FileNotFoundError, 416: WrongBytes}
@@ -107,6 +110,11 @@ def judge(error: Exception) -> tuple[type[Exception], bool]:
             return kind, False
     is_final = isinstance(error, TypeError) or _is_named_final(error)
     return ConnectionError, not is_final
+
+
+def lacks_credentials(error: Exception) -> bool:
+    """Whether an error is about credentials, by its type or a word of its message."""
+    return CREDENTIALS.search(repr(error)) is not None
 
 
 def is_transient(status: int) -> bool:

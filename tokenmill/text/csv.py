@@ -33,10 +33,6 @@ class Columns(NamedTuple):
 
 def read(file: SourceFile, k: int, n: int, options: ReadOptions) -> Iterator[Rows]:
     """All records of the file. ValueError for one that is broken, unless those are left out."""
-    if options.conversations:
-        raise ValueError(
-            f"{file.shown}: csv has no conversations; write them as jsonl, parquet or arrow"
-        )
     csv.field_size_limit(LONGEST_CELL)
     _require_utf8(file)
     stream, raw = file.open_text()

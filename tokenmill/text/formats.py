@@ -104,15 +104,21 @@ class TextFormat:
     is_cut: bool = True  # several workers read parts of one file; otherwise one reads all of it
     is_cut_at_url: bool = True  # so too for a file that is not on this disk
     is_text: bool = False  # without a separator a file is one document
+    has_conversations: bool = True
     text_per_byte: float = 1.0  # bytes of text in a byte of the file, about
     document: str = "row"  # what `show` calls one document,
     first: int = 0  # and the number of the first one
 
-    def read(self, *arguments: Any) -> Iterator[Rows]:
-        """Calls the reader: (file, k, n, options)."""
+    def read(self, file: Any, k: int, n: int, options: ReadOptions) -> Iterator[Rows]:
+        """Part k of n of a SourceFile. ValueError for conversations where the format has none."""
+        if options.conversations and not self.has_conversations:
+            raise ValueError(
+                f"{file.shown}: {self.name} has no conversations; write them as jsonl, parquet or "
+                "arrow"
+            )
         module, _, function = self.reader.partition(":")
         read_part = getattr(importlib.import_module(f"tokenmill.text.{module}"), function)
-        rows: Iterator[Rows] = read_part(*arguments)
+        rows: Iterator[Rows] = read_part(file, k, n, options)
         return rows
 
     def suffix_of(self, name: str) -> str | None:
@@ -129,13 +135,18 @@ class TextFormat:
 
 
 JSONL = (".jsonl", ".ndjson")
-PLAIN_TEXT: dict[str, Any] = {"is_text": True, "document": "document"}
+PLAIN_TEXT: dict[str, Any] = {
+    "is_text": True,
+    "has_conversations": False,
+    "document": "document",
+}
+CSV: dict[str, Any] = {"is_cut": False, "has_conversations": False}
 _FORMATS = (
     TextFormat("parquet", (".parquet",), "columnar:read_parquet", text_per_byte=2.5),
     TextFormat("arrow", (".arrow",), "columnar:read_arrow", is_cut_at_url=False),
     TextFormat("jsonl", JSONL, "jsonl:read_jsonl", (*JSONL, ".json"), document="line", first=1),
     TextFormat("json", (".json",), "jsonl:read_jsonl", document="line", first=1),
-    TextFormat("csv", (".csv",), "csv:read", (".csv",), is_cut=False, first=1),
+    TextFormat("csv", (".csv",), "csv:read", (".csv",), first=1, **CSV),
     TextFormat("txt", (".txt",), "lines:read_text", (".txt",), **PLAIN_TEXT),
     TextFormat("md", (".md",), "lines:read_text", (".md",), **PLAIN_TEXT),
 )

@@ -15,12 +15,13 @@ import time
 from fnmatch import fnmatchcase
 from pathlib import Path
 
-from tokenmill.hub_client import ACCESS, HubFile, commit_of, endpoint, files_of, first_line
+from tokenmill.hub_client import ACCESS, HubFile, commit_of, endpoint, files_of
+from tokenmill.messages import first_line
 from tokenmill.store.names import plain_path
 from tokenmill.text.formats import format_of
 from tokenmill.text.source_file import HubSource, SourceFile
 
-REPOSITORY = re.compile(r"[\w.-]+/[\w.-]+(?:/.+)?")
+REPOSITORY = re.compile(r"[\w.-]+/[\w.-]+(?:/.*)?")
 # parts of a folder's name that name no config
 NO_CONFIG = re.compile("data|default|train|val|valid|validation|dev|test|", re.IGNORECASE)
 ATTEMPTS = 3  # to fetch a file; the client itself tries some requests again
@@ -42,14 +43,13 @@ def list_hub(source: str, revision: str, raw_dir: Path) -> list[SourceFile]:
     ConnectionError if the hub does not answer, FileNotFoundError if it has no such repository,
     revision or file, ValueError that lists patterns if the repository has several configs.
     """
-    owner, name, *below = source.split("/", 2)
+    owner, name, *below = source.rstrip("/").split("/", 2)
     repository = f"{owner}/{name}"
     at = "" if revision == "main" else f"@{revision}"
     folder = raw_dir.absolute() / f"{repository}{at}".replace("/", "--")
     commit, hub_files = _ask(source, repository, revision, folder)
     if below:
-        pattern = below[0].rstrip("/")
-        hub_files = [file for file in hub_files if _is_at(file.name, pattern)]
+        hub_files = [file for file in hub_files if _is_at(file.name, below[0])]
         if not hub_files:
             raise FileNotFoundError(
                 f"{source}: {repository} has no file of this name or pattern; check --source"

@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 
 from tokenmill.addresses import has_scheme
 from tokenmill.extras import pip_line
-from tokenmill.messages import redact
+from tokenmill.messages import first_line, redact
 from tokenmill.text.formats import FORMAT_NAMES
 from tokenmill.text.hub import is_repository, list_hub
 from tokenmill.text.source_file import SourceFile
@@ -137,7 +137,7 @@ def _at_url(source: str) -> Located:
     except ImportError as error:
         raise ValueError(f"{shown}: {error}; {pip_line('remote')}") from error
     except Exception as error:  # each file system has its own
-        why = redact((str(error) or type(error).__name__).splitlines()[0])
+        why = redact(first_line(error))
         raise ConnectionError(
             f"{shown}: could not be listed ({why}); check the address and your access"
         ) from None

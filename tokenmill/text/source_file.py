@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import IO, Any, NamedTuple
 
 from tokenmill.addresses import has_scheme
-from tokenmill.messages import redact
+from tokenmill.messages import first_line, redact
 from tokenmill.text.formats import COMPRESSIONS, TextFormat, format_of
 
 END_BYTES = 1 << 16  # of a file's beginning and end, which tell one file from another
@@ -189,7 +189,7 @@ def naming_file(file: SourceFile) -> Iterator[None]:
     except MemoryError as error:  # Arrow's own is one too
         raise type(error)(f"{file.shown}: too little memory; use fewer --workers") from None
     except (pa.ArrowException, OSError, EOFError) as error:
-        reason = redact((str(error) or type(error).__name__).splitlines()[0])
+        reason = redact(first_line(error))
         raise ValueError(
             f"{file.shown}: expected a whole {file.format.name} file, found damage ({reason}); "
             "fetch it again, or take it out of the source"

@@ -9,6 +9,7 @@ from collections.abc import Iterator
 from types import ModuleType
 
 from tokenmill.extras import naming_the_extra
+from tokenmill.messages import first_line
 
 
 class CannotRun(ValueError):
@@ -27,9 +28,8 @@ def naming_the_library(
     except passed_on:
         raise
     except BaseException as error:
-        reason = str(error).partition("\n")[0] or type(error).__name__
         raise CannotRun(
-            f"the {library} library cannot run tokenizer {name}: {reason:.300}"
+            f"the {library} library cannot run tokenizer {name}: {first_line(error)}"
         ) from error
 
 

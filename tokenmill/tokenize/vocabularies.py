@@ -9,6 +9,7 @@ import functools
 from pathlib import Path
 from typing import Any
 
+from tokenmill.messages import first_line
 from tokenmill.tokenize.libraries import tiktoken_package
 from tokenmill.tokenize.tokenizer import Tokenizer
 
@@ -62,10 +63,9 @@ def _load_vocabulary(name: str) -> dict[str, Any]:
         vocabulary: dict[str, Any] = constructors[name]()
         return vocabulary
     except Exception as error:  # requests', an OSError for the cache, a ValueError for a wrong hash
-        reason = str(error).splitlines()[0] if str(error) else type(error).__name__
         raise ConnectionError(
             f"the vocabulary of {name} is not cached here and could not be downloaded "
-            f"({reason:.100}...). Run once with a network; or set TIKTOKEN_CACHE_DIR to a folder "
-            "where tiktoken has cached it; or train a tokenizer on your own text, which needs no "
-            "network: --tokenizer train:32768"
+            f"({first_line(error):.100}...). Run once with a network; or set TIKTOKEN_CACHE_DIR to "
+            "a folder where tiktoken has cached it; or train a tokenizer on your own text, which "
+            "needs no network: --tokenizer train:32768"
         ) from error

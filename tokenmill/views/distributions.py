@@ -118,7 +118,8 @@ def _edges(column: pa.ChunkedArray) -> np.ndarray | None:
     if not is_number or pc.count_distinct(column).as_py() <= LINES:
         return None
     numbers = column.drop_null().cast(pa.float64()).to_numpy()
-    quantiles = np.nanquantile(numbers, np.linspace(0, 1, RANGES + 1)[1:-1])
+    finite = numbers[np.isfinite(numbers)]
+    quantiles = np.quantile(finite, np.linspace(0, 1, RANGES + 1)[1:-1])
     return np.unique([float(f"{edge:.3g}") for edge in quantiles])
 
 

@@ -37,6 +37,13 @@ class DocumentTables:
             name = field.name
             if name.lower() in KNOWN:
                 name = f"kept_{name}"
+            for known in self.columns:
+                if known.lower() == name.lower():
+                    raise ValueError(
+                        f"{token_set.display_name}: keeps columns {self._stored[known]!r} and "
+                        f"{field.name!r}, which are both called {known} in rules; prepare it "
+                        "again without one of them"
+                    )
             self.columns[name] = field.type
             self._stored[name] = field.name
 
