@@ -1,6 +1,6 @@
 """Documents of a unit -> tokens, and the columns beside them: of texts, or of conversations.
 
-encoder, sentence = encoder_of(path, "auto")      of the set's tokenizer.json, once a process
+encoder, sentence = encoder_of(path, fingerprint, "auto")   of the set's tokenizer.json, once
 encode = batch_encoder(encoder, options)
 encoded = encode("a.000", 0, batches)             the first of them is document 0 of shard a.000
 """
@@ -22,6 +22,7 @@ from tokenmill.text.documents import DocumentBatch
 from tokenmill.text.formats import ReadOptions
 from tokenmill.text.text_arrays import text_lengths
 from tokenmill.tokenize.encoder import Encoder, choose_encoder, proof_sample
+from tokenmill.tokenize.load import load_any
 from tokenmill.tokenize.tokenizer import Tokenizer
 
 
@@ -50,8 +51,17 @@ class Encoded(NamedTuple):
 EncodeBatches = Callable[[str, int, list[DocumentBatch]], Encoded]
 
 
+_loaded_early: dict[str, Tokenizer] = {}  # by fingerprint, in the process that is forked
+
+
+def load_early(spec: str, bos_token: str | None) -> None:
+    """Loads what --tokenizer names, which is most often the set's, while the set is planned."""
+    tokenizer = load_any(spec, bos_token)
+    _loaded_early[tokenizer.fingerprint] = tokenizer
+
+
 @functools.cache
-def encoder_of(path: Path, engine: str) -> tuple[Encoder, str]:
+def encoder_of(path: Path, fingerprint: str, engine: str) -> tuple[Encoder, str]:
     """What documents are encoded with, and what to say of it. All that workers share is made.
 
     ForAllError if the named engine cannot be used.
@@ -59,7 +69,8 @@ def encoder_of(path: Path, engine: str) -> tuple[Encoder, str]:
     # every core has its process, and threads do not survive a fork
     os.environ["TOKENIZERS_PARALLELISM"] = "false"
     try:
-        encoder, why = choose_encoder(engine, Tokenizer.load(path))
+        tokenizer = _loaded_early.get(fingerprint) or Tokenizer.load(path)
+        encoder, why = choose_encoder(engine, tokenizer)
         encoder.warm()
     except ValueError as error:
         raise ForAllError(str(error)) from error

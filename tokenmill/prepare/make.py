@@ -43,7 +43,7 @@ Report = Callable[..., None]
 
 def begin_workers(work: Work) -> None:
     """Makes what all workers share, in the process that they are forked from."""
-    encoder_of(work.tokenizer_path, work.engine)
+    encoder_of(work.tokenizer_path, work.fingerprint, work.engine)
 
 
 def make(work: Work, unit: Unit, report: Report) -> Record:
@@ -52,7 +52,7 @@ def make(work: Work, unit: Unit, report: Report) -> Record:
     The record of its first shard. ValueError for text that cannot be read as the options say, or a
     file that is written to meanwhile.
     """
-    encoder, sentence = encoder_of(work.tokenizer_path, work.engine)
+    encoder, sentence = encoder_of(work.tokenizer_path, work.fingerprint, work.engine)
     report(sentence)
     fetch_files(unit)
     stamps = [file.stamp() for file in unit.files]

@@ -48,6 +48,10 @@ class Pool:
         """Begins to import the modules that workers need."""
         self._source.start(modules)
 
+    def call_early(self, early: Begin) -> None:
+        """Begins to make what workers may share, while the caller goes on."""
+        self._source.call(early)
+
     def run(
         self,
         function: Function,

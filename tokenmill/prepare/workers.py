@@ -2,6 +2,7 @@
 
     source = WorkerSource()
     source.start(["tokenmill.prepare.make"])      it imports these modules, and waits
+    source.call(load_tokenizer)                   it calls this meanwhile
     source.begin(function, make_encoder)          it calls make_encoder, once
     worker = Worker(source)                       a fork of it, which calls function(task, report)
 
@@ -60,12 +61,20 @@ class WorkerSource:
             self._process.start()
         source_end.close()
 
+    def call(self, early: Begin) -> None:
+        """Has it call a function that makes what workers may share."""
+        self.start()
+        self._send(None, early)
+
     def begin(self, function: Function, begin: Begin) -> None:
         """Has it make what workers share, and begin to fork those that call this function."""
         self.start()
+        self._send(function, begin)
+        self._has_begun = True
+
+    def _send(self, function: Function | None, begin: Begin) -> None:
         with contextlib.suppress(BrokenPipeError):  # it has died, as its workers will say
             self._pipe.send((function, begin))
-        self._has_begun = True
 
     def fork(self) -> Any:
         """A pipe to a new worker. The worker says its number first."""
@@ -123,9 +132,11 @@ def _fork_workers(pipe: Any, modules: Sequence[str]) -> None:
     for module in modules:
         importlib.import_module(module)
     with contextlib.suppress(EOFError, OSError):
-        function, begin = pipe.recv()
-        with contextlib.suppress(Exception):  # each worker meets the error too, and reports it
-            begin()
+        function = None
+        while function is None:
+            function, begin = pipe.recv()
+            with contextlib.suppress(Exception):  # each worker meets the error too, and reports it
+                begin()
         signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # nobody waits for workers
         while True:
             handle = reduction.recv_handle(pipe)
