@@ -4,6 +4,7 @@ Comes in and goes out: token sets, and nanoGPT's, llm.c's, build-nanogpt's, OLMo
 datatrove's and Hugging Face's files.
 
     convert         `tokenmill convert`: its flags; convert_out, convert_in: what it does
+    found_documents  where documents begin and end in these
     layouts         what there is; flat_files, indexed_files: their bytes
     copy_commands   `tokenmill push` and `tokenmill pull`
 
