@@ -91,15 +91,20 @@ def _make_shards(
 
 
 def _require_documents(config: In, shards: Shards) -> None:
-    if not any(record["documents"] for record, _ in shards):
+    with_documents = {split for record, split in shards if record["documents"]}
+    if "train" not in with_documents:
         raise ValueError(
             f"{config.files[0]}: expected documents, found none; check --tokenizer and --bos-token"
         )
-    has_val = any(split == "val" for _, split in shards)
-    if config.val_fraction and not has_val:
+    fraction = config.val_fraction
+    if "val" in with_documents or fraction == 0:
+        return
+    if fraction is None:
         raise ValueError(
-            f"no document begins in the last {config.val_fraction:.2%} of the files: --val-fraction"
+            "expected documents in the files that validate, found none; name others by --val-file, "
+            "or pass --val-fraction 0 for no validation"
         )
+    raise ValueError(f"no document begins in the last {fraction:.2%} of the files: --val-fraction")
 
 
 # ---------------------------------------------------------------------------- which files

@@ -84,12 +84,14 @@ def documents_in(
 
 def _parts(files: list[Path], read: ReadFile, dtype: np.dtype[Any]) -> Iterator[_Part]:
     """The files, part after part."""
-    begin = 0.0
+    file_begin = 0.0
     for path in files:
         size = path.stat().st_size
+        begin = file_begin
         for tokens, lengths, share in read(path, dtype):
             yield _Part(path, tokens, lengths, begin, size * share)
             begin += size * share
+        file_begin += size
 
 
 def _documents_of(
@@ -126,7 +128,7 @@ def _begins(
     if lengths is not None:
         ends = np.cumsum(lengths)
         begins.append(ends - lengths)
-        last_tokens = ends[np.diff(ends, prepend=0) > 1] - 1
+        last_tokens = ends[lengths > 1] - 1
     first = 0
     for block in in_blocks(tokens, BLOCK_TOKENS):
         _require_ids(path, block, first, tokenizer)
