@@ -529,6 +529,7 @@ def test_what_is_named_wrongly_is_told_what_to_name(
     for name, tokens in [
         ("a.bin", (bos, 5)),
         ("empty.bin", (bos, bos)),
+        ("emptyval.bin", (bos, bos)),
         ("val.bin", (bos,)),
         ("a.idx", ()),
         ("a\nval.bin", (bos, 5)),

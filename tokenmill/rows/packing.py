@@ -93,9 +93,9 @@ def plan_rows(
     A document that is longer than a row is cut into pieces that fill rows and a last one for the
     pool ("split", so that every token is in exactly one piece that is not filler), or its first
     `row_len` tokens are kept ("crop"). One that fits is cut only if filler would otherwise be more
-    than donors.MOST_FILLER percent. If `spans` is given, these are packed instead of whole documents;
-    filler still comes from whole documents. With `keep_whole`, "drop" leaves out documents that are
-    longer than a row, and "split" is a ValueError for them.
+    than donors.MOST_FILLER percent. If `spans` is given, these are packed instead of whole
+    documents; filler still comes from whole documents. With `keep_whole`, "drop" leaves out
+    documents that are longer than a row, and "split" is a ValueError for them.
 
     Raises ValueError for a row_len under 2, lengths under 1, or an unknown `long_documents`.
     """
