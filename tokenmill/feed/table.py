@@ -7,9 +7,8 @@ overwritten. For example, a piece of 2 tokens that starts at token 3 of document
 
     shard 2, bytes 12 to 18; its first token becomes BOS
 
-So at training time, spans only have to be joined: `bytearray.join` of memoryview slices takes two
-thirds of the time of copying each span into an array. Spans are kept in arrays, 18 bytes each, and
-become Python numbers one batch at a time.
+So at training time, spans only have to be joined. They are kept in arrays, 18 bytes each, and are
+made Python numbers one batch at a time.
 
 Which tokens are in the loss:
 

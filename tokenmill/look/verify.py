@@ -128,11 +128,11 @@ def main(arguments: list[str], prog: str) -> int:
             print(sanitize(f"{shown}: {sentence}"))
     bad = sorted(name for name in problems if name)
     num_shards = len(token_set.entries)
-    of_the_set = ""
+    set_problems = ""
     if "" in problems:
-        of_the_set = f", {counted(len(problems['']), 'problem')} of the set"
+        set_problems = f", {counted(len(problems['']), 'problem')} of the set"
     depth = "" if config.quick else ", read in full"
-    print(f"{token_set.display_name}: {num_shards:,} shards, {len(bad):,} bad{of_the_set}{depth}")
+    print(f"{token_set.display_name}: {num_shards:,} shards, {len(bad):,} bad{set_problems}{depth}")
     if bad:
         paths = [shard_path(token_set.path, name, "json") for name in bad]
         records = " ".join(shlex.quote(str(path)) for path in paths)

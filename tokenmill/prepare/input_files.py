@@ -57,9 +57,8 @@ def _with_file(files: list[SourceFile], val_file: str) -> tuple[list[SourceFile]
     """The files with another one, which may be among them; and its name there."""
     added, *more = list_sources([val_file]).files
     if more:
-        raise ValueError(
-            f"--val-file {val_file}: expected one file, found {len(more) + 1:,}; name one"
-        )
+        count = 1 + len(more)
+        raise ValueError(f"--val-file {val_file}: expected one file, found {count:,}; name one")
     name = added.name
     for file in files:
         if file.path == added.path:
@@ -88,7 +87,9 @@ def _require_fitting(files: list[SourceFile], config: PrepareConfig) -> None:
         return
     shown = text_files[0].shown
     may_lack_all = not options.required and len(text_files) < len(files)
-    if options.kept and not may_lack_all or options.text_column != ReadOptions().text_column:
+    must_have_columns = bool(options.kept) and not may_lack_all
+    is_column_named = options.text_column != ReadOptions().text_column
+    if must_have_columns or is_column_named:
         raise ValueError(
             f"{shown}: a file of text has no columns; leave out --text-column and --keep-columns, "
             "or take such files out of the source (columns that other files have are kept as id?)"

@@ -40,7 +40,8 @@ def set_folder(tokens: str | os.PathLike[str], here: Path = Path()) -> str | Pat
     if not sets:
         return location
     if len(sets) > 1:
-        listed = "".join(f"\n  {TOKENS_ROOT / path.name}" for path in sets)
+        folders = [str(TOKENS_ROOT / path.name) for path in sets]
+        listed = "\n  ".join(["", *folders])
         raise ValueError(
             f"{location}: {len(sets)} token sets have this name; give the name of one of these "
             f"folders:{listed}"

@@ -186,8 +186,9 @@ class Shard:
         return begin, end - begin
 
     def read(self, begin: int, end: int) -> np.ndarray:
-        """Tokens `begin` to `end`: (end - begin,). Only the hot path, feed/table.py, does not call
-        it.
+        """Tokens `begin` to `end`: (end - begin,).
+
+        Only the hot path, feed/token_files.py, does not call it.
         """
         tokens: np.ndarray = self.tokens[begin:end]
         return tokens
