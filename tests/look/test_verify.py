@@ -135,11 +135,30 @@ def test_missing_and_cut_files_and_changed_records_are_found_by_a_quick_look_too
         f"{bins[1].stem}: .idx: expected",
         f"{bins[2].stem}.json: bin.bytes: expected",
         f"{bins[3].stem}: ",
-        "the set: manifest.json: expected its copy manifests/",
+        "manifest.json: it was changed since it was written",
         "8 shards, 4 bad",
     ):
         assert expected in done.stdout
     assert bins[4].stem not in done.stdout
+
+
+EDITS = {
+    "dataset": "other",
+    "null_documents": 7,
+    "empty_documents": 7,
+    "prepared": {"validation": {"fraction": 0.5}, "shard_text_bytes": 1},
+}
+
+
+@pytest.mark.parametrize("key", EDITS)
+@pytest.mark.parametrize("file", ["manifest.json", "manifests/*.json"])
+def test_an_edit_of_what_no_row_depends_on_is_found_in_each_manifest(own_prepared, file, key):
+    (path,) = own_prepared.glob(file)
+    manifest = json.loads(path.read_text())
+    assert verify(own_prepared, quick=True) == {}
+    path.write_text(json.dumps(manifest | {key: EDITS[key]}))
+    (problem,) = verify(own_prepared, quick=True)[""]
+    assert problem.startswith(f"{path}: it was changed since it was written")
 
 
 def test_a_problem_of_the_set_alone_is_counted_and_has_advice(own_prepared):

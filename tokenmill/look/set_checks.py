@@ -15,6 +15,7 @@ from tokenmill.store.manifests import (
     checksums_of_files,
     kept_manifest,
     require_kept_manifests,
+    require_unchanged,
 )
 from tokenmill.store.maps import map_file
 from tokenmill.store.shards import OFFSET, ShardEntry, shard_path
@@ -54,6 +55,7 @@ def _of_the_small_files(token_set: TokenSet) -> Iterator[str]:
     for name in SMALL_FILES:
         if checksums.get(name) != listed.get(name):
             yield f"{name}: it is missing, or its SHA-256 is not the manifest's"
+    require_unchanged(token_set.file("manifest.json"))
     require_kept_manifests(token_set.path)
     if not kept_manifest(token_set.path, token_set.digest).exists():
         yield (

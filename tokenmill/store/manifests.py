@@ -2,10 +2,13 @@
 
 manifest.json     the shards in order, each with its split, counts and checksums; their totals
 manifests/        every manifest that ever was, <digest>.json: a position names that of its epoch
+
+The digest follows from what rows depend on, and the checksum, its last key, from every key.
 """
 
 import hashlib
 import io
+import json
 from pathlib import Path
 from typing import Any
 
@@ -52,6 +55,7 @@ def write_manifest(
         "records": {name: sha256_of_file(shard_path(folder, name, "json")) for name in names},
         "shards": [ShardEntry.of_record(record, split).listed() for record, split in shards],
     }
+    manifest["checksum"] = checksum_of(manifest)
     sync_folder(folder / "shards")  # a run that was killed may have renamed a file and no more
     (folder / "manifests").mkdir(exist_ok=True)
     write_json(kept_manifest(folder, digest_of(manifest)), manifest)
@@ -81,15 +85,31 @@ def kept_manifest(folder: Path, digest: str) -> Path:
     return folder / "manifests" / f"{digest}.json"
 
 
+def require_unchanged(path: Path) -> dict[str, Any]:
+    """Reads a manifest. ValueError if it is not as it was written."""
+    manifest = read_json(path, "tokens")
+    if manifest["checksum"] != checksum_of(manifest):
+        raise ValueError(
+            f"{path}: it was changed since it was written, as its checksum says; put it back"
+        )
+    return manifest
+
+
 def require_kept_manifests(folder: Path) -> None:
     """ValueError if manifests/ has a file that is not a manifest called after its digest."""
     for path in sorted((folder / "manifests").glob("*.json")):
-        digest = digest_of(read_json(path, "tokens"))
+        digest = digest_of(require_unchanged(path))
         if digest != path.stem:
             raise ValueError(
                 f"{path}: expected a manifest that is called after its digest, {digest}; move it "
                 "elsewhere"
             )
+
+
+def checksum_of(manifest: dict[str, Any]) -> str:
+    """The SHA-256 of everything else that the manifest says."""
+    content = {key: value for key, value in manifest.items() if key != "checksum"}
+    return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()
 
 
 def digest_of(manifest: dict[str, Any]) -> str:

@@ -92,6 +92,7 @@ MANIFEST = {
     "records": {PLAIN: DIGEST},
     "hub?": HUB,
     "prepared?": {"validation": VALIDATION, "shard_text_bytes": SOME, "metadata?": TEXT},
+    "checksum": DIGEST,
 }
 SOURCE = {
     "file": TEXT,
