@@ -216,6 +216,21 @@ def test_texts_that_spell_marks_are_texts():
     assert learned_text(CHATML, row) == "Zq1x Zq1a Zq1z<|im_end|>"
 
 
+NEVER_ASKS = CHATML.replace("{% if add_generation_prompt %}", "{% if false %}")
+NO_OPENING = (
+    "{% for m in messages %}{% if m.role == 'user' %}<|im_start|>{{ m.content }}</inst> "
+    "{% else %}{{ m.content }}<|im_end|>{% endif %}{% endfor %}"
+)
+
+
+def test_a_template_that_opens_answers_only_in_the_history_is_refused():
+    messages = [user("a"), assistant("one"), user("b"), assistant("two")]
+    with pytest.raises(CannotMask, match=r"'<|im_start|>assistant' before an answer, but not"):
+        found_in(NEVER_ASKS, {"messages": messages})
+    # as Llama 2's: nothing is before an answer, so nothing is to be asked for
+    assert learned_text(NO_OPENING, {"messages": messages}) == "one<|im_end|>two<|im_end|>"
+
+
 @pytest.mark.parametrize("template", [CHATML, MARKED, REWRITING, TOOLS])
 def test_masks_do_not_depend_on_the_conversations_before(template):
     warm = finder(template)

@@ -156,6 +156,21 @@ def test_a_set_that_is_continued_validates_by_its_own_rule(source, tokenizer_jso
     assert "--val-fraction 0.1" in command.read_text()
 
 
+def test_an_attempt_that_fails_leaves_the_command_that_made_the_set(
+    source, tokenizer_json, tmp_path
+):
+    flags = ("--source", source, "--name", "mine", "--tokenizer", tokenizer_json)
+    folder = run_prepare(*flags, cwd=tmp_path).stdout.splitlines()[-1]
+    (command,) = tmp_path.glob("data/tokens/.*.command")
+    kept = command.read_bytes()
+    shard = bytearray((source / "shard_3.parquet").read_bytes())
+    shard[20:200] = bytes(180)  # a page, which only making reads
+    (source / "shard_4.parquet").write_bytes(shard)
+    failed = run_prepare(folder, "--skip-broken", cwd=tmp_path, check=False)
+    assert "failed: " in failed.stderr
+    assert command.read_bytes() == kept
+
+
 def test_a_remembered_command_keeps_every_character(tmp_path, tokenizer_json):
     (tmp_path / "text").mkdir()
     flags = ("--source", "text", "--name", "mine", "--tokenizer", tokenizer_json)

@@ -38,7 +38,7 @@ class In:
 
     layout: tyro.conf.Positional[Readable]  # the program that wrote the files, or their format
     # token files on this disk, of megatron the .bin; a document may continue in the next one by
-    # name
+    # name, and a file that is named twice comes in once
     files: tyro.conf.Positional[Annotated[tuple[str, ...], tyro.conf.arg(metavar="FILE...")]]
     tokenizer: str  # theirs: a tiktoken encoding, a tokenizer.json, or nanochat's tokenizer.pkl
     name: str  # the data set's name in the token set's folder

@@ -84,20 +84,26 @@ class Destination:
         return command_of(self.folder)
 
     def begin(self, tokenizer: Tokenizer, command: str) -> None:
-        """Makes the folder, without what killed runs left in it, and keeps the command beside it.
+        """Makes the folder, without what killed runs left in it, and its small files.
 
-        Sends small files first: a missing bucket is found.
+        Sends these first: a missing bucket is found. A set that grows keeps its command until it
+        has grown.
         """
         folders = [self.folder, *(self.folder / name for name in SUBFOLDERS)]
         for folder in folders:
             folder.mkdir(parents=True, exist_ok=True)
             remove_temporary_files(folder)
-        write_changed(command_path(self.folder), f"{command}\n".encode())
+        if self.manifest() is None:
+            self.keep_command(command)
         tokenizer.save(self.folder / "tokenizer.json")
         write_token_bytes(self.folder, tokenizer.token_bytes())
         if self.address is not None:
             for name in SMALL_FILES:
                 write(self.address, name, self.folder / name)
+
+    def keep_command(self, command: str) -> None:
+        """Keeps the command that makes the set beside its folder."""
+        write_changed(command_path(self.folder), f"{command}\n".encode())
 
     def has_records(self) -> bool:
         """Whether any shard is made."""
