@@ -40,8 +40,9 @@ if TYPE_CHECKING:
     from tokenmill.feed.mixture import Mixture, proportional
     from tokenmill.look.documents import Documents
     from tokenmill.look.notebook import report, show
-    from tokenmill.prepare.config import PRESETS, PrepareConfig
+    from tokenmill.prepare.config import PrepareConfig
     from tokenmill.prepare.failures import PreparationError
+    from tokenmill.prepare.presets import PRESETS
     from tokenmill.store.set_names import find_token_set
     from tokenmill.store.token_sets import TokenSet
     from tokenmill.tokenize.tokenizer import Tokenizer
@@ -73,7 +74,7 @@ __all__ = [
     "state_dict",
 ]
 _HOMES = {
-    "PRESETS": "prepare.config",
+    "PRESETS": "prepare.presets",
     "Documents": "look.documents",
     "Mixture": "feed.mixture",
     "PackedRows": "batches.packed_rows",

@@ -9,7 +9,7 @@ import pytest
 from making import make_token_set
 
 from tokenmill import Mixture
-from tokenmill.feed.mixture import _require_compatible
+from tokenmill.feed.compatible_sets import require_compatible
 from tokenmill.feed.weights import tokens_of
 from tokenmill.store.token_sets import TokenSet
 
@@ -238,4 +238,4 @@ def test_ids_of_two_types_are_refused_by_their_types(tmp_path):
     with pytest.raises(
         ValueError, match="ids of one type, found uint16 in 'text', uint32 in 'chat'"
     ):
-        _require_compatible(sets)
+        require_compatible(sets)

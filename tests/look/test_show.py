@@ -26,6 +26,7 @@ import tokenmill
 from tokenmill import Mixture, PackedRows, TokenSet, cli, get_batch
 from tokenmill.feed.config import LoaderConfig
 from tokenmill.look.checkpoint_files import position_of, positions_in
+from tokenmill.look.rows_with import rows_with
 from tokenmill.look.steps import RunRows
 from tokenmill.numpy import RowLoader
 from tokenmill.rows import windows
@@ -526,7 +527,7 @@ def require_found(run_rows, rows, epoch):
     for name, token_set in run_rows.sets.items():
         for entry in token_set.split(run_rows.order.split):
             for document in range(entry.documents):
-                holding = run_rows.with_document(name, entry, document, epoch)
+                holding = rows_with(run_rows, name, entry, document, epoch)
                 places = [(row.place, row.filler) for row in holding]
                 key = name, entry.name, document
                 assert places == [*expected[key].items()], key
@@ -547,7 +548,7 @@ def test_a_document_is_printed_whole_with_what_is_known_of_it_and_its_rows(sets,
     entry = TokenSet(web).split("train")[0]
     for number, epoch in ((9, 0), (9, 2), (27, 1)):
         expected = []
-        for row in run_rows.with_document("", entry, number, epoch):
+        for row in rows_with(run_rows, "", entry, number, epoch):
             copy = " (only a copy, as filler)" if row.filler else ""
             expected.append(f"  {row.place}{copy}")
         out = run(capsys, web, "--document", number, "--seq-len", T, "--epoch", epoch)

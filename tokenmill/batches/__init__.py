@@ -4,8 +4,8 @@ Comes in: the order of rows (feed/) and settings. Goes out: (inputs, targets) on
 position.
 
     loader           RowLoader for torch; tokenmill/numpy.py and tokenmill/jax.py are the others
-    base_loader      what all three do: iteration and the position; facts: what they tell;
-                     resume: whether a position fits a loader
+    base_loader      what all three do: iteration and the position; made: batches, made ahead;
+                     facts: what loaders tell; resume: whether a position fits a loader
     get_batch        get_batch, one function that keeps its own loaders
     packed_rows      a dataset for DataLoader
     arrays           rows as NumPy arrays; torch_arrays: on a device of torch;

@@ -11,19 +11,16 @@ elsewhere, and after an error, it drops everything that runs and starts again.
 
 import os
 import time
-from collections import deque
 from collections.abc import Iterator
-from typing import Any, Generic, NamedTuple, NoReturn, Self, TypeVar
+from typing import Any, Generic, NoReturn, Self, TypeVar
 
-import numpy as np
-
-from tokenmill.batches.facts import NO_PARTS, IterationState, LoaderFacts, Parts
+from tokenmill.batches.facts import NO_PARTS, IterationState, LoaderFacts
+from tokenmill.batches.made import Made, make_batches
 from tokenmill.batches.ranks import rank_and_world_size, require_same_on_all_ranks, torch_rank
 from tokenmill.batches.resume import identity_of, order_of, resumed, setting_of
 from tokenmill.checks import whole_number
-from tokenmill.feed.batch import read_batch
 from tokenmill.feed.config import LoaderConfig
-from tokenmill.feed.dealers import Rows, dealer_of
+from tokenmill.feed.dealers import dealer_of
 from tokenmill.feed.mixture import ONE_SET
 from tokenmill.feed.prefetch import CLOSED, Prefetch, Stop
 from tokenmill.feed.token_files import require_room
@@ -33,15 +30,6 @@ from tokenmill.store.maps import unmap_dropped
 
 MOST_SKIPPED = 10_000_000  # batches; more take minutes, and are a mistake
 Arrays = TypeVar("Arrays")  # a batch: (inputs, targets)
-
-
-class Made(NamedTuple):
-    """A batch that was made ahead."""
-
-    sent: Any  # what the arrays have sent
-    parts: Parts
-    targets: int
-    run: Run  # after the batch
 
 
 class BaseLoader(LoaderFacts, Iterator[Arrays], Generic[Arrays]):
@@ -171,9 +159,7 @@ class BaseLoader(LoaderFacts, Iterator[Arrays], Generic[Arrays]):
         rows = self._dealer.deal(self.run, self.rank, stop, in_threads=depth > 0)
         shape = (self.config.batch_size, self.config.seq_len + 1)
         dtype = self.token_set.numpy_dtype
-        self._batches = Prefetch(
-            _make_batches(rows, self._arrays, shape, dtype, depth), depth, stop
-        )
+        self._batches = Prefetch(make_batches(rows, self._arrays, shape, dtype, depth), depth, stop)
 
     def _require_rank(self, rank: int, world_size: int) -> None:
         if (rank, world_size) != (self.rank, self.world_size):
@@ -289,17 +275,3 @@ class BaseLoader(LoaderFacts, Iterator[Arrays], Generic[Arrays]):
         self._iteration = "resumed"
         self.targets = 0
         self._parts = NO_PARTS
-
-
-def _make_batches(
-    rows: Rows, arrays: Any, shape: tuple[int, int], dtype: np.dtype[Any], depth: int
-) -> Iterator[Made]:
-    # kept, so that the thread frees them, and not the caller's `next`
-    kept: deque[Any] = deque(maxlen=depth + 2)
-    for batch, targets, run in rows:
-        sources = batch.sources
-        kept.append((sources, run))
-        tokens, mask = read_batch(batch, shape, dtype)
-        places = batch.places
-        # no variable for what was sent: it would live until the next batch is made
-        yield Made(arrays.send(tokens, mask, places), (sources, places), targets, run)

@@ -10,10 +10,11 @@ has grown, and its view, from the next epoch on. Anything else is a ValueError.
 from collections.abc import Mapping
 from typing import Any
 
+from tokenmill.feed.compatible_sets import ids_fingerprint
 from tokenmill.feed.config import LoaderConfig
 from tokenmill.feed.dealers import Sets, dealer_of
-from tokenmill.feed.mixture import ONE_SET, ids_fingerprint
-from tokenmill.feed.source import Order
+from tokenmill.feed.mixture import ONE_SET
+from tokenmill.feed.order import Order
 from tokenmill.rows.plan import Packing
 from tokenmill.rows.position import read_position
 from tokenmill.rows.run import Documents, Point, Run, Setting

@@ -6,7 +6,9 @@ each batch.
     config           a loader's settings, checked and in one normal form
     mixture          several token sets by weight; weights: these as whole numbers; mixture_file:
                      its TOML file
-    source           one token set in a run: its windows, planned ahead, and its order of rows
+    compatible_sets  which token sets can be the sources of one mixture
+    source           one token set in a run: its windows, planned ahead, and its order of rows;
+                     order: the settings that all sources of a run share
     window_documents the documents of a window
     dealers          what a loader asks of an order of rows, whichever it has
     mixed_rows       the order of rows, for one token set as for many; turns: a rank's part of it;

@@ -20,8 +20,9 @@ from tokenmill.feed.conversations import require_conversations
 from tokenmill.feed.mixed_rows import advance, mixed_rows, next_batch, past_empty_windows
 from tokenmill.feed.mixture import ONE_SET
 from tokenmill.feed.nanochat_rows import nanochat_rows
+from tokenmill.feed.order import Order
 from tokenmill.feed.prefetch import Stop
-from tokenmill.feed.source import Order, Source
+from tokenmill.feed.source import Source
 from tokenmill.feed.turns import count_rows
 from tokenmill.rows.run import Run, Setting, past_of
 from tokenmill.store.token_sets import TokenSet

@@ -21,6 +21,7 @@ from typing import Any
 
 from tokenmill.addresses import name_of, path_of
 from tokenmill.checks import whole_number
+from tokenmill.feed.compatible_sets import require_compatible
 from tokenmill.feed.mixture_file import arguments_of, folder_of, read_toml
 from tokenmill.feed.weights import exact, powers, tokens_of, whole_weights
 from tokenmill.remote.token_set import DEFAULT_CACHE, CacheConfig, open_set
@@ -150,7 +151,7 @@ class Mixture:
         sets = {}
         for name, path in self.paths.items():
             sets[name] = opened[path].viewed(self.views.get(name))
-        _require_compatible(sets)
+        require_compatible(sets)
         return sets
 
     def _key(self) -> tuple[Any, ...]:
@@ -236,45 +237,6 @@ class Mixture:
 
 def _those_of(weights: Weights, settings: Mapping[str, Any]) -> dict[str, Any]:
     return {name: value for name, value in settings.items() if name in weights}
-
-
-def _require_compatible(sets: Mapping[str, TokenSet]) -> None:
-    """ValueError if sets have different tokenizers, or if two have the same documents as often."""
-    tokenizers = {}
-    for name, token_set in sets.items():
-        ids = (ids_fingerprint(token_set), token_set.bos_id)
-        tokenizers[ids] = f"{name!r} with {token_set.tokenizer['name']}, {ids[0]}"
-    if len(tokenizers) > 1:
-        listed = ", ".join(tokenizers.values())
-        raise ValueError(
-            f"the sources of a mixture must have the same tokenizer, found {listed}; "
-            "prepare some of them again with the tokenizer of the others"
-        )
-    dtypes = {token_set.dtype: name for name, token_set in sets.items()}
-    if len(dtypes) > 1:
-        listed = ", ".join(f"{dtype} in {name!r}" for dtype, name in dtypes.items())
-        raise ValueError(
-            f"the sources of a mixture must have ids of one type, found {listed}: the tokens that "
-            "a chat template adds are beyond the 65,536 of uint16; use a tokenizer with fewer"
-        )
-    names: dict[tuple[str, str], str] = {}
-    for name, token_set in sets.items():
-        same = names.setdefault((token_set.digest, token_set.view_digest), name)
-        if same != name:
-            raise ValueError(
-                f"sources {same!r} and {name!r} have the same documents, "
-                f"{token_set.display_name}; keep only one"
-            )
-
-
-def ids_fingerprint(token_set: TokenSet) -> str:
-    """The fingerprint of the tokenizer that gives text its ids.
-
-    Of a chat set, without its template and the special tokens that it has added. So chat and text
-    that share a tokenizer can be mixed.
-    """
-    chat = token_set.tokenizer.get("chat")
-    return str(token_set.tokenizer["fingerprint"] if chat is None else chat["text_fingerprint"])
 
 
 def proportional(

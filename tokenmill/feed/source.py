@@ -15,38 +15,21 @@ from collections.abc import Iterator, Sequence
 from concurrent.futures import Executor
 from typing import Any, NamedTuple
 
-import numpy as np
-
 from tokenmill.feed.conversations import Padding
+from tokenmill.feed.order import Order
 from tokenmill.feed.prefetch import Stop
-from tokenmill.feed.table import Loss, Table
+from tokenmill.feed.table import Table
 from tokenmill.feed.window_documents import EpochDocuments, WindowTexts, open_window
 from tokenmill.messages import counted
-from tokenmill.rows import windows
 from tokenmill.rows.order import number_of
-from tokenmill.rows.packing import LongDocuments, RowPlan
-from tokenmill.rows.plan import Packing, Past, count_window, plan_window
+from tokenmill.rows.packing import RowPlan
+from tokenmill.rows.plan import Past, count_window, plan_window
 from tokenmill.rows.run import Cursor, Leg, past_of, set_of
-from tokenmill.rows.windows import SLICE, epoch_of_shards, epoch_of_view
 from tokenmill.store.shards import Shard, ShardEntry
 from tokenmill.store.token_sets import TokenSet
 from tokenmill.threads import cancelled_by, raise_if_cancelled
 
 MUCH_FILLER = 0.1  # of the tokens of a split that has one window
-
-
-class Order(NamedTuple):
-    """What determines the rows of every source: the settings that cannot change within a run.
-
-    `packing` is that of text. `long_chats` says what happens to conversations that are longer than
-    a row.
-    """
-
-    split: str
-    packing: Packing
-    seed: int
-    long_chats: LongDocuments = "split"
-    loss: Loss = "all"
 
 
 class RowRange(NamedTuple):
@@ -295,14 +278,7 @@ class Source:
         key = None
         if self._order.packing.shuffle:
             key = (self._order.seed, self._key_name, self._drawn(epoch))
-        entries = token_set.split(split)
-        tokens = np.array([entry.tokens for entry in entries], np.int64)
-        size = windows.DEFAULT_WINDOW_SIZE
-        if token_set.view is None:
-            order = epoch_of_shards(tokens, key, size)
-        else:
-            order = epoch_of_view(token_set.view.slices_of(split, SLICE), key, size)
-        return EpochDocuments(token_set, entries, tokens, order)
+        return EpochDocuments.of(token_set, split, key)
 
     def _texts(self, epoch: int, window: int, past: Past) -> WindowTexts:
         """What a window's rows are made from."""

@@ -14,8 +14,9 @@ from typing import NamedTuple
 import numpy as np
 
 from tokenmill.feed.conversations import Padding, first_targets
+from tokenmill.rows import windows
 from tokenmill.rows.plan import Content, Packing
-from tokenmill.rows.windows import Epoch, Window
+from tokenmill.rows.windows import SLICE, Epoch, Window, epoch_of_shards, epoch_of_view
 from tokenmill.store.shards import Shard, ShardEntry
 from tokenmill.store.token_sets import TokenSet
 
@@ -29,6 +30,20 @@ class EpochDocuments(NamedTuple):
     entries: list[ShardEntry]
     tokens: np.ndarray  # of each shard
     windows: Epoch
+
+    @classmethod
+    def of(
+        cls, token_set: TokenSet, split: str, key: tuple[int, str, int] | None
+    ) -> "EpochDocuments":
+        """All of a split, or of its view, in the order of `key`; None: in the order on disk."""
+        entries = token_set.split(split)
+        tokens = np.array([entry.tokens for entry in entries], np.int64)
+        size = windows.DEFAULT_WINDOW_SIZE
+        if token_set.view is None:
+            epoch = epoch_of_shards(tokens, key, size)
+        else:
+            epoch = epoch_of_view(token_set.view.slices_of(split, SLICE), key, size)
+        return cls(token_set, entries, tokens, epoch)
 
 
 class WindowTexts(NamedTuple):

@@ -5,7 +5,7 @@ Comes in: a token set. Goes out: lines in a terminal, one HTML page, a list of d
     list_sets       `tokenmill list`: the sets on this disk
     documents       Documents: a split's documents as a sequence, and where each is in its file
     show            `tokenmill show`: rows, batches, steps; show_document: one document
-    steps           which rows a run had in a step, and where a document is
+    steps           which rows a run had in a step; rows_with: those that hold a document
     terminal        prints rows; metadata_table: what is known of their documents
     checkpoint_files  finds the positions in a checkpoint
     mix             `tokenmill mix`: what a mixture takes from each source, or has taken

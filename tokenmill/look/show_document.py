@@ -4,6 +4,7 @@ import numpy as np
 
 from tokenmill.feed.pieces import pieces_of
 from tokenmill.look.documents import SourceLocator
+from tokenmill.look.rows_with import rows_with
 from tokenmill.look.steps import RunRows
 from tokenmill.look.terminal import RowPrinter
 from tokenmill.messages import counted, sanitize
@@ -31,7 +32,7 @@ def show_document(run: RunRows, source: str, number: int, epoch: int, printer: R
         )
         return
     with printer.console.status("looking for it in the windows that may have it"):
-        rows = list(run.with_document(source, entry, document, epoch))
+        rows = list(rows_with(run, source, entry, document, epoch))
     summary = f"epoch {epoch}: {counted(len(rows), 'row')} with it"
     if token_set.view is not None and not token_set.repeats_of(entry)[document]:
         summary += ", as the view leaves it out"

@@ -1,4 +1,4 @@
-"""What a run trained on: the rows of a step, of a place, and those that hold a document.
+"""What a run trained on: the rows of a step, and of a place (those of a document: rows_with.py).
 
     run = RunRows.of_position(loader.state_dict(), {"web": TokenSet(...), "code": TokenSet(...)})
     for row in run.step(1100):
@@ -12,23 +12,21 @@ rows is that of training because it is the same function.
 from collections.abc import Iterator, Mapping
 from typing import Any, NamedTuple
 
-import numpy as np
-
 from tokenmill.batches.resume import LONG_CHATS, identity_of, order_of, setting_of
 from tokenmill.feed.batch import Batch
 from tokenmill.feed.config import LoaderConfig
 from tokenmill.feed.mixed_rows import forward, next_batch, range_of_rank
 from tokenmill.feed.mixture import ONE_SET
 from tokenmill.feed.nanochat_rows import nanochat_rows
+from tokenmill.feed.order import Order
 from tokenmill.feed.pieces import Piece
-from tokenmill.feed.source import Order, Source
+from tokenmill.feed.source import Source
 from tokenmill.feed.turns import batch_of, count_rows
 from tokenmill.rows.packing import LONG_DOCUMENTS
 from tokenmill.rows.plan import PACKINGS, Packing
 from tokenmill.rows.position import read_position
 from tokenmill.rows.run import Cursor, Run
-from tokenmill.rows.windows import Window
-from tokenmill.store.shards import SPLITS, ShardEntry
+from tokenmill.store.shards import SPLITS
 from tokenmill.store.token_sets import TokenSet
 
 Sets = Mapping[str, TokenSet]
@@ -163,7 +161,7 @@ class RunRows:
     def leg_at(self, name: str, epoch: int, window: int, row: int) -> Run:
         """The run at the beginning of the leg that dealt the row at a place, or will."""
         place = (epoch, window, row)
-        (leg,) = [leg for leg in self._legs_of(name) if leg.first <= place < leg.end]
+        (leg,) = [leg for leg in self.legs_of(name) if leg.first <= place < leg.end]
         return leg.run
 
     def at(self, name: str, epoch: int, window: int, row: int) -> ShownRow:
@@ -171,7 +169,7 @@ class RunRows:
 
         ValueError if there is none.
         """
-        source = self._source(self.leg_at(name, epoch, window, row), name)
+        source = self.source(self.leg_at(name, epoch, window, row), name)
         windows = source.count_windows(epoch)
         if window >= windows:
             raise ValueError(f"no such window: {window} of epoch {epoch}, which has {windows:,}")
@@ -185,64 +183,7 @@ class RunRows:
         pieces = source.table(epoch, window).pieces(row - rows.start)
         return ShownRow(name, epoch, window, row, pieces)
 
-    def with_document(
-        self, name: str, entry: ShardEntry, document: int, epoch: int
-    ) -> Iterator[ShownRow]:
-        """The rows of an epoch that hold tokens of a document of a shard.
-
-        They are of the lengths at which they were dealt.
-        """
-        for leg in self._legs_of(name):
-            if not leg.first.epoch <= epoch <= leg.end.epoch:
-                continue
-            source = self._source(leg.run, name)
-            for row in self._with_document(source, entry, document, epoch):
-                if leg.first <= (row.epoch, row.window, row.row) < leg.end:
-                    yield row
-
-    def _with_document(
-        self, source: Source, entry: ShardEntry, document: int, epoch: int
-    ) -> Iterator[ShownRow]:
-        """The rows of an epoch at a source's row length, window after window."""
-        documents = source.documents(epoch)
-        names = [shard.name for shard in documents.entries]
-        if entry.name not in names:
-            return
-        begin, end = documents.token_set.open(entry).bounds(document)
-        slices = documents.windows.slices
-        may_have_it = self._may_have(slices, document, (begin, end), source.seq_len)
-        may_have_it &= slices.shard == names.index(entry.name)
-        windows = documents.windows.windows_of_slices()[may_have_it]
-        for window in np.unique(windows).tolist():
-            before = source.rows_of_window(epoch, window).start
-            table = source.table(epoch, window)
-            for row, filler in table.rows_with(entry.name, begin, end):
-                yield ShownRow(
-                    name=source.name,
-                    epoch=epoch,
-                    window=window,
-                    row=before + row,
-                    pieces=table.pieces(row),
-                    filler=filler,
-                )
-
-    def _may_have(
-        self, slices: Window, document: int, tokens: tuple[int, int], seq_len: int
-    ) -> np.ndarray:
-        """Whether rows of each slice may hold a document with these tokens, if it is of its shard.
-
-        (num_slices,) bool.
-        """
-        begin, end = tokens
-        if slices.copies is not None:  # of a view
-            first, last, *_ = slices.copies
-            return (first <= document) & (document < last)
-        if self.order.packing.packs_documents:  # all of it is in the window in which it begins
-            return (slices.begin <= begin) & (begin < slices.end)
-        # rows that begin before the document may reach into it
-        return (slices.begin < end) & (slices.end > begin - seq_len)
-
-    def _legs_of(self, name: str) -> Iterator[LegOfSource]:
+    def legs_of(self, name: str) -> Iterator[LegOfSource]:
         """The legs with a source, in order. ValueError if epochs were begun anew."""
         if any(leg.restarts for leg in self.run.legs):
             raise ValueError(
@@ -274,10 +215,11 @@ class RunRows:
 
     def _sources(self, run: Run) -> dict[str, Source]:
         return {
-            name: self._source(run, name, number) for number, name in enumerate(run.setting.sets)
+            name: self.source(run, name, number) for number, name in enumerate(run.setting.sets)
         }
 
-    def _source(self, run: Run, name: str, number: int = 0) -> Source:
+    def source(self, run: Run, name: str, number: int = 0) -> Source:
+        """A source as it is in the last leg of a run."""
         token_set = _set_of(name, run, self._all_sets)
         return Source(name, token_set, self.order, run.legs, counts_only=True, number=number)
 

@@ -2,7 +2,8 @@
 
 Comes in: a PrepareConfig. Goes out: a token set's folder, or which units failed and why.
 
-    config            what the user asks for; command: `tokenmill prepare`
+    config            what the user asks for; presets: some that are ready
+    command           `tokenmill prepare`
     run               the whole story: list, decide what validates, plan, make, write the manifest
     input_files       lists the files to read; fetching: fetches the hub's ahead of the workers
     choose_tokenizer  finds or trains the tokenizer

@@ -17,10 +17,11 @@ import tyro
 
 from tokenmill.addresses import path_of
 from tokenmill.messages import counted, in_bytes, sanitize
-from tokenmill.prepare.config import PRESETS, PrepareConfig
+from tokenmill.prepare.config import PrepareConfig
 from tokenmill.prepare.destination import Destination
 from tokenmill.prepare.failures import Failure, PreparationError
 from tokenmill.prepare.made import left_out_sentences
+from tokenmill.prepare.presets import PRESETS
 from tokenmill.prepare.remembered import command_path, flags_of, parts_of_command, sets_named
 from tokenmill.prepare.run import prepare
 from tokenmill.remote.token_set import open_set

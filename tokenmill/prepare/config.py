@@ -5,7 +5,7 @@ config.dataset, config.options, config.part_of      the set's name, how document
 """
 
 import re
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from itertools import combinations
 from numbers import Real
 from typing import Any, Literal, get_args
@@ -290,15 +290,3 @@ def _may_be_one(first: str, second: str) -> bool:
 def _require_names(expected: str, names: list[str], value: str | None) -> None:
     if "" in names or len(set(names)) < len(names):
         raise ValueError(f"{expected}, separated by commas, not {value!r}")
-
-
-FINEWEB = PrepareConfig(
-    source="karpathy/fineweb-edu-100b-shuffle", num_shards=46, val_file="shard_00045.parquet"
-)
-PRESETS = {
-    "fineweb-edu": FINEWEB,
-    "climbmix": replace(
-        FINEWEB, source="karpathy/climbmix-400b-shuffle", num_shards=170, val_file="last"
-    ),
-    "demo": PrepareConfig(source="stdlib", tokenizer="train:8192"),
-}

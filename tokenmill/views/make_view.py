@@ -11,7 +11,7 @@ training shuffles are cut here, once, so that opening a view reads no offsets.
 
 import hashlib
 from collections.abc import Iterable, Iterator
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from tqdm import tqdm
@@ -83,6 +83,13 @@ class _Sums:
         self.times += np.bincount(counts, minlength=MOST + 1)
 
 
+class _Arrays(NamedTuple):
+    """The two arrays of a view: its digest, and the size and checksums of each file."""
+
+    digest: str
+    facts: dict[str, Any]
+
+
 def write_view(
     token_set: TokenSet,
     name: str,
@@ -95,6 +102,32 @@ def write_view(
     `counted` has each shard, in the manifest's order, with how often its documents count. Nothing
     counts before the file with the view's name is written. ValueError if no document does.
     """
+    sums, files = _write_arrays(token_set, name, counted, slice_tokens)
+    facts = header("view") | {
+        "name": name,
+        "digest": files.digest,
+        "manifest": token_set.digest,
+        "rule": rule,
+        "slice_tokens": slice_tokens,
+        "splits": sums.splits,
+        **files.facts,
+        "times": {str(number): count for number, count in enumerate(sums.times.tolist()) if count},
+    }
+    folder = token_set.path / FOLDER
+    copy = folder / f"{files.digest}.json"
+    if not copy.exists():
+        write_json(copy, facts)
+    write_json(folder / f"{name}.json", facts)
+    return facts
+
+
+def _write_arrays(
+    token_set: TokenSet,
+    name: str,
+    counted: Iterable[tuple[ShardEntry, np.ndarray]],
+    slice_tokens: int,
+) -> tuple[_Sums, _Arrays]:
+    """Writes a view's two arrays, called after its digest. ValueError if no document counts."""
     folder = token_set.path / FOLDER
     folder.mkdir(exist_ok=True)
     sums = _Sums()
@@ -118,21 +151,8 @@ def write_view(
             )
         content = (token_set.digest, slice_tokens, counts_file.facts()["sha256"])
         digest = hashlib.sha256(repr(content).encode()).hexdigest()[:16]
-        arrays = {}
+        facts = {}
         for kind, file in zip(VIEW_ARRAYS, (counts_file, slices_file), strict=True):
             file.path = folder / f"{digest}.{kind}"
-            arrays[kind] = file.commit()
-    facts = header("view") | {
-        "name": name,
-        "digest": digest,
-        "manifest": token_set.digest,
-        "rule": rule,
-        "slice_tokens": slice_tokens,
-        "splits": sums.splits,
-        **arrays,
-        "times": {str(number): count for number, count in enumerate(sums.times.tolist()) if count},
-    }
-    if not (folder / f"{digest}.json").exists():
-        write_json(folder / f"{digest}.json", facts)
-    write_json(folder / f"{name}.json", facts)
-    return facts
+            facts[kind] = file.commit()
+    return sums, _Arrays(digest, facts)
