@@ -65,7 +65,12 @@ def random_lengths(seed, least, most, documents):
     return [lengths[:documents], lengths[documents:]]
 
 
-ELSEWHERE = [("lightning", 1), ("chat-trainer", 2)]  # what is in them is in others too
+ELSEWHERE = [
+    ("lightning", 1),
+    ("accelerate", 1),
+    ("trainer", 1),
+    ("chat-trainer", 2),
+]  # what is in them is in others too
 SLOW = [pair for pair in product(EXPECTED, (1, 2)) if pair not in (FAST, *ELSEWHERE)]
 
 

@@ -39,7 +39,7 @@ VERBS = {
     "prepare": Verb("turn text into a token set, once, on all cores", "prepare.command", "prepare"),
     "list": Verb("list the token sets on this disk", "look.list_sets", "report"),
     "show": Verb("print rows, batches, steps or documents, decoded", "look.show", "report"),
-    "report": Verb("say what packings do to a token set, or to text", "look.report", "report"),
+    "report": Verb("say what packings do to a token set", "look.report", "report"),
     "verify": Verb("check every byte of a token set", "look.verify", "report"),
     "mix": Verb("forecast what a mixture takes from each source", "look.mix", "report"),
     "view": Verb("choose and repeat documents by their metadata", "views.command", "view"),

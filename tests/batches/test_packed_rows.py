@@ -12,10 +12,10 @@ from itertools import islice
 import pytest
 from making import ROOT, make_sources, make_token_set
 from reference import SEQ_LEN, make_loader, rows_of
-from torch.utils.data import DataLoader
+from torch.utils.data import DataLoader, IterableDataset
 from torchdata.stateful_dataloader import StatefulDataLoader
 
-from tokenmill import Mixture, PackedRows
+from tokenmill import Mixture, PackedRows, RowLoader
 
 pytestmark = pytest.mark.filterwarnings(
     "ignore:'set_vital'", "ignore:This DataLoader will create 2 worker"
@@ -183,7 +183,7 @@ def test_a_stateful_dataloader_goes_on_mid_epoch(token_set, num_workers, setting
 
 LAUNCHED = """
 import sys, torch.distributed as dist, torch.multiprocessing as mp
-from torch.utils.data import DataLoader
+from torch.utils.data import DataLoader, IterableDataset
 from tokenmill import PackedRows
 def main(rank, dataset, folder):
     dist.init_process_group("gloo", init_method=f"file://{folder}/store", rank=rank, world_size=2)
@@ -209,3 +209,18 @@ def test_a_dataset_that_a_launcher_pickles_knows_each_rank_s_own(token_set, tmp_
     for rank in range(2):
         expected = next(make_loader(token_set, rank=rank, world_size=2))[0].tolist()
         assert (tmp_path / f"{rank}.txt").read_text() == repr([expected] * 3)
+
+
+class HoldingALoader(IterableDataset):
+    def __init__(self, tokens):
+        self.loader = RowLoader(tokens, batch_size=1, seq_len=16)
+
+    def __iter__(self):
+        yield next(self.loader)
+
+
+def test_a_row_loader_in_several_workers_is_refused(token_set):
+    dataset = HoldingALoader(token_set)
+    assert next(iter(DataLoader(dataset, batch_size=None, num_workers=1)))[0].shape == (1, 16)
+    with pytest.raises(ValueError, match="a RowLoader in 2 workers of a DataLoader would deal"):
+        next(iter(DataLoader(dataset, batch_size=None, num_workers=2)))

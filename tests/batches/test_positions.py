@@ -3,6 +3,7 @@ changes nothing.
 """
 
 import json
+import shutil
 import warnings
 import zlib
 from base64 import b85decode, b85encode
@@ -136,9 +137,14 @@ def test_a_position_of_other_settings_is_refused_with_both_values(token_set, oth
     assert loader.state_dict() == before
 
 
-def test_a_position_of_another_token_set_is_refused(token_set, tmp_path):
+def test_a_position_of_another_token_set_is_refused(token_set, tmp_path, monkeypatch):
     other_set = make_token_set(tmp_path / "other", train=[[50] * 9], val=[[40]])
     with pytest.raises(ValueError, match=r"manifest \w{16}, which .*other never had; name the set"):
+        make_loader(other_set).load_state_dict(make_loader(token_set).state_dict())
+    right_set = tmp_path / "data" / "tokens" / "right"
+    shutil.copytree(token_set, right_set)
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(ValueError, match="name the set that it was, data/tokens/right$"):
         make_loader(other_set).load_state_dict(make_loader(token_set).state_dict())
 
 

@@ -121,6 +121,12 @@ def test_tokens_that_are_added_are_special_everywhere(kind, tokenizer_json, tmp_
     for_two = ("--bos-token", former.bos_token, "--add-tokens", "<|user|>,<|end|>", "--dry-run")
     lacking = run_prepare(*flags, *for_two, cwd=tmp_path)
     assert "writes <|assistant|>, which" in lacking.stderr
+    computed = tmp_path / "computed.jinja"
+    computed.write_text("{% for m in messages %}<|{{ m.role }}|>{{ m.content }}<|end|>{% endfor %}")
+    flags_of_it = ["computed.jinja" if word == "own.jinja" else word for word in flags]
+    for_three = ("--add-tokens", "<|user|>,<|assistant|>,<|end|>", "--dry-run")
+    lacking = run_prepare(*flags_of_it, *for_three, cwd=tmp_path)
+    assert "writes <|system|>, which" in lacking.stderr
     again = run_prepare(*flags, "--add-tokens", former.bos_token, cwd=tmp_path, check=False)
     assert "cannot be added, as it is a token already" in again.stderr
 
@@ -144,7 +150,8 @@ def test_a_broken_row_is_an_error_with_its_line_or_counted(rows, tokenizer_json,
     assert done.returncode == 1
     assert "a.jsonl: line 4: message 0: unknown role 'alien'" in done.stderr
     done = run_prepare(*flags, "--skip-broken", cwd=tmp_path)
-    assert "left out, or repaired: 1 broken conversation" in done.stdout
+    broken = "1 broken conversation (the first in a.jsonl, line 4: message 0: unknown role 'alien'"
+    assert f"left out, or repaired: {broken}" in done.stdout
     assert "left out, or repaired: 1 conversation: no token of it is in the loss" in done.stdout
     folder = tmp_path / done.stdout.splitlines()[-1]
     assert any(

@@ -239,3 +239,10 @@ def test_ids_of_two_types_are_refused_by_their_types(tmp_path):
         ValueError, match="ids of one type, found uint16 in 'text', uint32 in 'chat'"
     ):
         require_compatible(sets)
+
+
+def test_a_name_that_is_no_set_is_told_with_the_sources(tmp_path):
+    make_token_set(tmp_path / "web", [[30] * 9], [[9]])
+    misspelled = Mixture({"wbe": 1, "web": 1}, sources={"web": tmp_path / "web"})
+    with pytest.raises(FileNotFoundError, match=r"source 'wbe' of web, wbe: .*wbe: expected a fin"):
+        misspelled.open()

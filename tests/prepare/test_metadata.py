@@ -3,7 +3,7 @@
 import json
 import random
 from decimal import Decimal
-from itertools import chain
+from itertools import chain, product
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -118,6 +118,11 @@ def test_a_column_that_is_not_there_is_an_error_unless_it_may_be_missing(source,
     assert "warning: column 'note' of --keep-columns has no value in any document" in done.stderr
     assert "column 'score' of" not in done.stderr
     folder = cwd / done.stdout.splitlines()[-1]
+    sorted(folder.glob("shards/*.json"))[0].unlink()  # one that has no note is made again
+    done = run_prepare(
+        *flags_of(tokenizer_json, "--keep-columns", "score,note?,meta.nothing?"), cwd=cwd
+    )
+    assert "column 'score' of" not in done.stderr
     assert {row["note"] for row in kept_of(folder)} == {None}
     assert {row["meta"]["nothing"] for row in kept_of(folder)} == {None}
 
@@ -150,11 +155,16 @@ ONE = {  # columns of two files, and the type of both
 }
 
 
-@pytest.mark.parametrize("size", [1000, 100_000], ids=["a shard a file", "one shard"])
-@pytest.mark.parametrize("kind", ONE)
-def test_a_column_has_one_type_whatever_the_shard(tmp_path, tokenizer_json, kind, size):
+SHARDS = {"a shard a file": 1000, "one shard": 100_000}  # bytes of text in a shard
+
+
+@pytest.mark.parametrize(
+    ("kind", "shards"), [*product(ONE, ["one shard"]), ("fractions", "a shard a file")]
+)
+def test_a_column_has_one_type_whatever_the_shard(tmp_path, tokenizer_json, kind, shards):
     *columns, expected = ONE[kind]
     columns_of(tmp_path / "corpus", columns)
+    size = SHARDS[shards]
     token_set = TokenSet(prepared_here(tmp_path, tokenizer_json, shard_text_bytes=size))
     tables = DocumentTables(token_set)
     if expected is not None:
@@ -178,15 +188,16 @@ TWO = {
 }
 
 
-@pytest.mark.parametrize("size", [1000, 100_000], ids=["a shard a file", "one shard"])
-@pytest.mark.parametrize("kind", TWO)
+@pytest.mark.parametrize(
+    ("kind", "shards"), [*product(TWO, ["a shard a file"]), ("text", "one shard")]
+)
 def test_types_that_do_not_go_together_are_found_while_preparing(
-    tmp_path, tokenizer_json, kind, size
+    tmp_path, tokenizer_json, kind, shards
 ):
     column, message = TWO[kind]
     columns_of(tmp_path / "corpus", [pa.array([(1 << 53) + 1]), column])
     with pytest.raises((ValueError, PreparationError), match=message):
-        prepared_here(tmp_path, tokenizer_json, shard_text_bytes=size)
+        prepared_here(tmp_path, tokenizer_json, shard_text_bytes=SHARDS[shards])
     assert not list(tmp_path.rglob("manifest.json"))
 
 

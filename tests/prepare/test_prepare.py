@@ -83,6 +83,8 @@ def test_the_disk_that_is_needed_is_estimated_from_a_sample(source, tokenizer_js
     flags = ("--source", source, "--tokenizer", tokenizer_json)
     ahead = run_prepare(*flags, "--dry-run", cwd=tmp_path).stdout
     amounts = re.search(r"about ([\d.]+) kB of text to tokenize, about ([\d.]+) kB", ahead)
+    wrong = run_prepare(*flags, "--text-column", "body", "--dry-run", cwd=tmp_path, check=False)
+    assert "expected text in column 'body', found columns" in wrong.stderr
     folder = tmp_path / run_prepare(*flags, cwd=tmp_path).stdout.splitlines()[-1]
     sizes = [path.stat().st_size for path in folder.glob("shards/*.[bi][id][nx]")]
     assert float(amounts[1]) == pytest.approx(read_manifest(folder)["text_bytes"] / 1000, rel=0.1)
@@ -218,7 +220,7 @@ def test_training_a_tokenizer_says_what_it_does_meanwhile(tmp_path, monkeypatch)
     assert re.fullmatch(r"training for \d+ s: [\d.]+ (bytes|kB) of text is read", said[0])
     texts_read = [*make_text(documents=50, seed=9), "é " * 50_000]
     size = sum(len(text.encode()) for text in texts_read)
-    merging = f"all {in_bytes(size)} of text is read; pairs of tokens are merged last"
+    merging = f"all {in_bytes(size)} of text is read; now tokens are merged"
     assert [line for line in said if merging in line]
 
 

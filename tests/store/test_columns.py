@@ -8,6 +8,7 @@ from making import TEXT_COUNTS, make_chat_set, read_manifest
 
 from tokenmill import TokenSet
 from tokenmill.look.verify import verify
+from tokenmill.store import manifests
 from tokenmill.store.manifests import digest_of
 from tokenmill.store.shard_writer import ShardWriter
 from tokenmill.store.shards import finished_record
@@ -57,3 +58,12 @@ def test_the_digest_follows_from_each_column_and_damage_is_found(folder, suffix)
     with pytest.raises(ValueError, match=message):
         TokenSet(folder).open(TokenSet(folder).entries[0]).column(suffix)
     assert finished_record(folder, NAME) is None, "so it is made again"
+
+
+def test_a_column_that_is_new_changes_no_digest_of_a_set(token_set, monkeypatch):
+    manifest = read_manifest(token_set)
+    before = digest_of(manifest)
+    monkeypatch.setattr(manifests, "LISTED", (*manifests.LISTED, "kind"))
+    assert digest_of(manifest) == before
+    manifest["shards"][0]["kind"] = "0" * 64
+    assert digest_of(manifest) != before

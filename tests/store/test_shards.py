@@ -1,8 +1,10 @@
 """The bytes on disk are those of the documented format, and damage is named."""
 
+import itertools
 import json
 import shutil
 import tracemalloc
+from contextlib import suppress
 
 import numpy as np
 import pytest
@@ -51,6 +53,31 @@ def test_a_shard_whose_files_are_gone_or_of_another_size_is_not_finished(tmp_pat
     assert finished_record(tmp_path, "a.000") is None
     path.unlink()
     assert finished_record(tmp_path, "a.000") is None
+
+
+def test_a_kill_while_a_shard_is_replaced_leaves_no_record_of_the_former_one(tmp_path, monkeypatch):
+    for tokens in ([1, 2], [3, 4]):
+        with ShardWriter(tmp_path, "a.000", "uint16") as writer:
+            writer.write(np.array(tokens), [2])
+            writer.complete(FACTS)
+            if tokens == [3, 4]:
+                monkeypatch.setattr(AtomicFile, "rename", killed_after(1, AtomicFile.rename))
+            with suppress(KeyboardInterrupt):
+                writer.publish()
+    assert np.fromfile(tmp_path / "shards/a.000.bin", "<u2").tolist() == [3, 4]
+    assert sorted(path.name for path in tmp_path.glob("shards/*")) == ["a.000.bin", "a.000.idx"]
+
+
+def killed_after(count, function):
+    """The function, but for later calls."""
+    calls = itertools.count()
+
+    def called(*arguments):
+        if next(calls) >= count:
+            raise KeyboardInterrupt
+        function(*arguments)
+
+    return called
 
 
 def test_an_atomic_file_leaves_the_old_one_until_it_is_committed(tmp_path):

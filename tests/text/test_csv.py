@@ -78,6 +78,8 @@ def test_broken_records_texts_that_are_too_long_and_bad_bytes_are_counted(tmp_pa
     assert texts_of(path, options) == ["a", "b\ufffd"]
     counts = ("broken_lines", "oversized_documents", "repaired_documents", "empty_documents")
     assert counts_of(path, options) == dict.fromkeys(counts, 1)
+    (batch,) = read(path, options)
+    assert batch.first_broken == "line 3: 1 cells, where the header has 2"
 
 
 def test_columns_are_joined_and_kept_as_the_texts_that_they_are(tmp_path):

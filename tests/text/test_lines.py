@@ -47,7 +47,7 @@ def small_blocks(name, data, block):
 some_texts = st.lists(st.text(st.characters(exclude_categories=["Cs"]), max_size=20), max_size=12)
 
 
-@settings(max_examples=80)
+@settings(max_examples=40)
 @given(
     some_texts,
     st.integers(1, 60),
@@ -125,6 +125,8 @@ def test_a_broken_line_is_named_with_file_and_line_or_counted(tmp_path, ending, 
     options = ReadOptions(skip_broken=True)
     assert texts_of(path, options, 10_000) == make_text(documents=50, seed=0)
     assert counts_of(path, options, 10_000) == {"broken_lines": 1}
+    first = "".join(batch.first_broken for batch in read(path, options, 10_000))
+    assert re.match(f"line 41: {found}", first)
 
 
 @pytest.mark.parametrize("ending", [".gz", ".zst"])

@@ -372,6 +372,6 @@ def test_a_view_that_is_damaged_is_found(made, tmp_path):
     path = folder / "views" / "good.json"
     path.write_text(path.read_text().replace('"tokens": ', '"tokens": 9'))
     assert any(
-        "good: splits changed since it was made" in problem
+        "good.json: it was changed since it was written" in problem
         for problem in verify(folder, quick=True)[""]
     )

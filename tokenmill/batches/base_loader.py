@@ -16,7 +16,12 @@ from typing import Any, Generic, NoReturn, Self, TypeVar
 
 from tokenmill.batches.facts import NO_PARTS, IterationState, LoaderFacts
 from tokenmill.batches.made import Made, make_batches
-from tokenmill.batches.ranks import rank_and_world_size, require_same_on_all_ranks, torch_rank
+from tokenmill.batches.ranks import (
+    rank_and_world_size,
+    require_no_other_worker,
+    require_same_on_all_ranks,
+    torch_rank,
+)
 from tokenmill.batches.resume import identity_of, order_of, resumed, setting_of
 from tokenmill.checks import whole_number
 from tokenmill.feed.config import LoaderConfig
@@ -151,6 +156,7 @@ class BaseLoader(LoaderFacts, Iterator[Arrays], Generic[Arrays]):
     def _start(self) -> None:
         """Makes batches from the run on."""
         self._require_open()
+        require_no_other_worker()
         if self.config.rank is None:
             self._require_rank(*self._find_rank())
         self._pid = os.getpid()

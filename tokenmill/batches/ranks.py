@@ -128,7 +128,7 @@ def require_same_on_all_ranks(values: dict[str, Any]) -> None:
     them.
     """
     ranks = torch_rank()
-    if ranks is None or _inherited or _is_data_worker():
+    if ranks is None or _inherited or _count_data_workers() > 0:
         return
     dist = sys.modules["torch.distributed"]
     if dist.get_backend() == "fake":
@@ -154,7 +154,19 @@ def require_same_on_all_ranks(values: dict[str, Any]) -> None:
         )
 
 
-def _is_data_worker() -> bool:
-    """Whether this is a worker process of a DataLoader."""
+def require_no_other_worker() -> None:
+    """ValueError in one of several worker processes of a DataLoader, which all deal all rows."""
+    num_workers = _count_data_workers()
+    if num_workers > 1:
+        raise ValueError(
+            f"a RowLoader in {num_workers} workers of a DataLoader would deal every row so many "
+            "times; iterate over the RowLoader itself, which makes batches ahead in a thread, or "
+            "give PackedRows to the DataLoader, with num_workers=1"
+        )
+
+
+def _count_data_workers() -> int:
+    """How many worker processes a DataLoader has, in one of them; 0 elsewhere."""
     data = sys.modules.get("torch.utils.data")
-    return data is not None and data.get_worker_info() is not None
+    worker = data.get_worker_info() if data is not None else None
+    return 0 if worker is None else int(worker.num_workers)

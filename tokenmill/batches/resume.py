@@ -18,6 +18,7 @@ from tokenmill.feed.order import Order
 from tokenmill.rows.plan import Packing
 from tokenmill.rows.position import read_position
 from tokenmill.rows.run import Documents, Point, Run, Setting
+from tokenmill.store.set_names import set_with_manifest
 
 LONG_CHATS = "long_documents of chats"
 
@@ -161,9 +162,11 @@ def _with_our_names(run: Run, config: LoaderConfig, sets: Sets) -> Run:
     for name, documents in _last_documents(run).items():
         if name in sets and not sets[name].knows(documents.manifest):
             source = f"source {name!r} of " if name else ""
+            folder = set_with_manifest(documents.manifest)
+            where = f", {folder}" if folder is not None else ""
             raise ValueError(
                 f"{source}this position is of a token set with manifest {documents.manifest}, "
-                f"which {sets[name].display_name} never had; name the set that it was"
+                f"which {sets[name].display_name} never had; name the set that it was{where}"
             )
         is_expected = name in sets or name not in run.setting.sets
         if not is_expected and name not in config.mixture.removed:

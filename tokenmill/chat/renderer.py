@@ -5,9 +5,11 @@ change the texts beside them (lstrip, rstrip, single_word), or that changes text
 conversation as a whole.
 """
 
+import contextlib
 import json
 import re
 from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -21,7 +23,12 @@ from tokenmill.tokenize.huggingface import FLAGS, HuggingFace
 from tokenmill.tokenize.libraries import naming_the_library
 from tokenmill.tokenize.tokenizer import Tokenizer
 
+if TYPE_CHECKING:
+    from tokenmill.chat.templates import JinjaTemplate
+
 LIKE_SPECIAL = re.compile(r"<\|[\w.-]+\|>|<｜[^｜<>]+｜>|<(?:start|end)_of_turn>")
+# of a short conversation, that shows what a template writes; some have no place for the first
+ROLES = ("system", "user", "assistant")
 TYPE = re.compile(r'"type": "(\w+)"')
 KEEP_TEXTS = {"Sequence", "ByteLevel", "Split", "Digits"}  # types of pre-tokenizers
 KEEP_MOST = {"Sequence", "NFC"}  # types of normalizers: each text is looked at
@@ -36,6 +43,7 @@ class Renderer:
         assert rule is not None, "only a tokenizer of a chat set renders conversations"
         self.tokenizer = tokenizer
         self._rule = rule
+        self.written: list[str] = []  # what looks like special tokens in what the template writes
         _require_needed_tokens(tokenizer, rule)
         if rule.is_nanochat:
             return
@@ -43,8 +51,9 @@ class Renderer:
             from tokenmill.chat.marks import any_of
             from tokenmill.chat.templates import JinjaTemplate
             from tokenmill.chat.turns import TurnFinder
-        _require_written_tokens(tokenizer, rule)
         template = JinjaTemplate(rule.template, rule.variables)
+        self.written = _written_tokens(template, rule)
+        _require_written_tokens(tokenizer, rule, self.written)
         special = list(tokenizer.special_tokens)
         self._finder = TurnFinder(template, special, rule.loss)
         self._special = any_of(special)
@@ -137,10 +146,23 @@ def _require_needed_tokens(tokenizer: Tokenizer, rule: ChatRule) -> None:
         )
 
 
-def _require_written_tokens(tokenizer: Tokenizer, rule: ChatRule) -> None:
+def _written_tokens(template: "JinjaTemplate", rule: ChatRule) -> list[str]:
+    """What looks like special tokens in a template, and in what it writes of a conversation.
+
+    A template may put them together, as `<|{{ role }}|>`.
+    """
+    texts = [rule.template]
+    for roles in (ROLES, ROLES[1:]):
+        with contextlib.suppress(CannotMask):
+            text, _ = template.render([{"role": role, "content": role} for role in roles])
+            texts.append(text)
+            break
+    return list(dict.fromkeys(LIKE_SPECIAL.findall("\n".join(texts))))
+
+
+def _require_written_tokens(tokenizer: Tokenizer, rule: ChatRule, written: list[str]) -> None:
     """ValueError if a template writes what looks like special tokens, and has none of them."""
-    written = set(LIKE_SPECIAL.findall(rule.template))
-    if written and written.isdisjoint(tokenizer.special_tokens):
+    if written and set(written).isdisjoint(tokenizer.special_tokens):
         raise ValueError(
             f"the chat template {rule.name} writes {min(written)}, which tokenizer "
             f"{tokenizer.name} does not have as a special token; name its own tokenizer by "

@@ -147,12 +147,23 @@ class Mixture:
 
         ValueError if two have other tokenizers, or are one set with equal views.
         """
-        opened = {path: open_set(path, cache) for path in dict.fromkeys(self.paths.values())}
+        opened: dict[str | Path, TokenSet] = {}
         sets = {}
         for name, path in self.paths.items():
+            if path not in opened:
+                opened[path] = self._open_source(name, path, cache)
             sets[name] = opened[path].viewed(self.views.get(name))
         require_compatible(sets)
         return sets
+
+    def _open_source(self, name: str, path: str | Path, cache: CacheConfig) -> TokenSet:
+        try:
+            return open_set(path, cache)
+        except FileNotFoundError as error:
+            if name == ONE_SET:
+                raise
+            names = ", ".join(self.names)
+            raise FileNotFoundError(f"source {name!r} of {names}: {error}") from error
 
     def _key(self) -> tuple[Any, ...]:
         stages = [(begin, sorted(weights.items())) for begin, weights in self.stages]

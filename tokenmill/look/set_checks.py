@@ -9,13 +9,12 @@ from typing import Any
 import numpy as np
 
 from tokenmill.store.columns import MASK, TARGETS, columns_of
-from tokenmill.store.files import BLOCK_BYTES, read_json, sha256_of_file
+from tokenmill.store.files import BLOCK_BYTES, read_unchanged, sha256_of_file
 from tokenmill.store.manifests import (
     SMALL_FILES,
     checksums_of_files,
     kept_manifest,
     require_kept_manifests,
-    require_unchanged,
 )
 from tokenmill.store.maps import map_file
 from tokenmill.store.shards import OFFSET, ShardEntry, shard_path
@@ -55,7 +54,7 @@ def _of_the_small_files(token_set: TokenSet) -> Iterator[str]:
     for name in SMALL_FILES:
         if checksums.get(name) != listed.get(name):
             yield f"{name}: it is missing, or its SHA-256 is not the manifest's"
-    require_unchanged(token_set.file("manifest.json"))
+    read_unchanged(token_set.file("manifest.json"), "tokens")
     require_kept_manifests(token_set.path)
     if not kept_manifest(token_set.path, token_set.digest).exists():
         yield (
@@ -65,13 +64,11 @@ def _of_the_small_files(token_set: TokenSet) -> Iterator[str]:
 
 
 def _of_view(token_set: TokenSet, stem: str) -> Iterator[str]:
-    """A view's figures against their copy, and its arrays."""
-    view = read_json(token_set.view_file(f"{stem}.json"), "view")
-    copy = read_json(token_set.view_file(f"{view['digest']}.json"), "view")
-    changed = [key for key in view if view[key] != copy[key] and key not in ("name", "rule")]
-    if changed:
-        keys = ", ".join(changed)
-        yield f"{keys} changed since it was made; make the view again"
+    """A view's figures, their copy, and its arrays."""
+    view = read_unchanged(token_set.view_file(f"{stem}.json"), "view")
+    copy = token_set.view_file(f"{view['digest']}.json")
+    if not copy.exists():
+        yield f"expected its copy {copy.name}, found none; make the view again"
     for array in VIEW_ARRAYS:
         path = token_set.view_file(f"{view['digest']}.{array}", view[array])
         if sha256_of_file(path) != view[array]["sha256"]:

@@ -6,7 +6,6 @@ find_tokenizer(config, files, asked, say)      gpt2, a tokenizer.json, a model o
 
 import contextlib
 import random
-import re
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -33,8 +32,6 @@ from tokenmill.tokenize.tokenizer import Tokenizer
 from tokenmill.tokenize.train import train_tokenizer
 
 TRAIN_TEXT_BYTES = 1 << 30  # that train:N reads, at most
-
-SPELLED = re.compile(r"<\|\w+\|>")  # what a template writes to be a special token
 
 Say = Callable[[str], None]
 
@@ -72,9 +69,9 @@ def find_tokenizer(
     by_default = ", by default" if config.tokenizer is None else ""
     say(f"tokenizer: {config.tokenizer_name}{by_default}")
     tokenizer = with_rule(tokenizer, find_chat_rule(config.chat, config.loss))
-    _require_turns_to_end(tokenizer, config, say)
-    written = dict.fromkeys(SPELLED.findall(tokenizer.chat.template)) if tokenizer.chat else {}
-    missing = [token for token in written if token not in tokenizer.special_tokens]
+    renderer = Renderer(tokenizer)
+    _require_turns_to_end(renderer, config, say)
+    missing = [token for token in renderer.written if token not in tokenizer.special_tokens]
     if missing:
         say(
             f"warning: {config.chat} writes {', '.join(missing)}, which {tokenizer.name} has no "
@@ -103,12 +100,9 @@ def _trained(
     return _train(texts, size, path, say)
 
 
-def _require_turns_to_end(tokenizer: Tokenizer, config: PrepareConfig, say: Say) -> None:
-    """ValueError if what ends a turn is not in the loss, unless that is meant.
-
-    Also if the tokenizer lacks what its chat rule needs, or the template is not valid.
-    """
-    end = Renderer(tokenizer).unlearned_end()
+def _require_turns_to_end(renderer: Renderer, config: PrepareConfig, say: Say) -> None:
+    """ValueError if what ends a turn is not in the loss, unless that is meant."""
+    end = renderer.unlearned_end()
     if end is None:
         return
     problem = (
@@ -142,7 +136,7 @@ def _train(texts: Iterator[str], size: int, path: Path, say: Say) -> Tokenizer:
         for text in texts:
             read += len(text.encode())
             yield text
-        say(f"all {in_bytes(read)} of text is read; pairs of tokens are merged last, silently")
+        say(f"all {in_bytes(read)} of text is read; now tokens are merged, without progress")
 
     def say_progress() -> None:
         seconds = time.monotonic() - started

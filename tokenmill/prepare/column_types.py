@@ -49,6 +49,10 @@ class ColumnTypes:
         """The columns with their types."""
         return pa.schema([(name, kind) for name, (kind, _) in self._types.items()])
 
+    def facts(self) -> dict[str, str]:
+        """What a manifest says of them."""
+        return {"metadata": text_of_schema(self.schema)} if self._types else {}
+
     def add(self, schema: pa.Schema, file: str) -> None:
         """Adds the types of a file's columns. ValueError for two that do not go together."""
         for field in schema:
@@ -113,8 +117,8 @@ def look_ahead(units: Sequence[Unit], options: ReadOptions, types: ColumnTypes) 
 
 def settle_types(
     types: ColumnTypes, records: Sequence[Record], destination: Destination
-) -> dict[str, str]:
-    """The types of the set of these shards, for its manifest.
+) -> ColumnTypes:
+    """The types of the set of these shards.
 
     ValueError if they do not go together, or a shard has a value that its column's type in the set
     does not hold.
@@ -122,9 +126,8 @@ def settle_types(
     settled = ColumnTypes(types.former)  # in the order of the records, not of the workers
     for record in records:
         settled.add_record(record)
-    schema = settled.schema
-    _require_exact(records, schema, destination)
-    return {"metadata": text_of_schema(schema)} if schema.names else {}
+    _require_exact(records, settled.schema, destination)
+    return settled
 
 
 def _require_exact(records: Sequence[Record], schema: pa.Schema, destination: Destination) -> None:

@@ -27,7 +27,7 @@ from tokenmill.tokenize.tokenizer import Tokenizer
 
 
 class Refused(NamedTuple):
-    """A conversation that cannot be masked."""
+    """A conversation that is left out."""
 
     reason: str
     batch: DocumentBatch
@@ -43,7 +43,7 @@ class Encoded(NamedTuple):
     text_bytes: int
     columns: dict[str, np.ndarray]
     lost: tuple[str, int]  # the characters of text that the tokens lack, and of how many
-    broken: int = 0  # rows that are no conversation
+    broken: Sequence[Refused] = ()  # rows that are no conversation
     refused: Sequence[Refused] = ()
 
 
@@ -124,6 +124,6 @@ def _encode_conversations(
         text_bytes=int(encoded.text_bytes.sum()),
         columns=columns,
         lost=encoded.lost,
-        broken=len(encoded.broken),
+        broken=[Refused(reason, *located(row)) for row, reason in encoded.broken],
         refused=[Refused(reason, *located(row)) for row, reason in encoded.refused],
     )

@@ -22,6 +22,8 @@ from tokenmill.prepare.fetching import fetch_files
 from tokenmill.prepare.made import Record, Work, facts_of, made
 from tokenmill.prepare.unit_shard import UnitShard
 from tokenmill.store.columns import MASK, META, TARGETS
+from tokenmill.store.files import sync_folder
+from tokenmill.store.locks import locked
 from tokenmill.store.schema import LEFT_OUT_COUNTS, dtype_name
 from tokenmill.store.shard_writer import ShardWriter
 from tokenmill.store.shards import SPLITS, Split
@@ -35,6 +37,7 @@ from tokenmill.tokenize.encoder import Encoder
 
 # a shard takes up to this many times the text that was planned, from the sizes of files
 ROOM = 2
+PUBLISHING_SECONDS = 60.0  # that a run may take to list the shards of a set
 MOST_LOST = 0.001  # of a unit's characters, for which the tokenizer may have no token
 GATHERED_BYTES = BATCH_BYTES // 2
 # a text; or four numbers: documents, tokens, bytes of text, bytes of the unit's files
@@ -67,10 +70,14 @@ def make(work: Work, unit: Unit, report: Report) -> Record:
         if stamps != [file.stamp() for file in unit.files]:
             raise changed(unit.files[0])
         report(0, 0, 0, unit.bytes - done)
-        record = _made_meanwhile(unit, work)
-        if record is not None:
-            return record
-        records = writer.finish()
+        records = writer.complete()
+        # no run lists shards while another one replaces them
+        with locked(folder, seconds=PUBLISHING_SECONDS):
+            record = _made_meanwhile(unit, work)
+            if record is not None:
+                return record
+            writer.publish()
+        sync_folder(folder / "shards")
         work.destination.send(folder, records)
     return records[-1]
 
@@ -111,6 +118,7 @@ class UnitWriter:
         self._counts = [Counter[str]() for _ in unit.files]  # what was left out of each
         self._types = ColumnTypes()
         self._types.add(_columns_without_types(work.options.kept), unit.files[0].name)
+        self._first_broken = ""  # where the first broken line or row is, and what is wrong with it
         self._lost = Counter[str]()  # characters that the tokenizer has no token for
         self._num_characters = 0
         self._first: Split = "val" if unit.files[0].val_share == 1.0 else "train"
@@ -122,14 +130,20 @@ class UnitWriter:
             self._counts[batch.file].update(batch.counts)
             if len(batch.texts) and batch.kept is not None:
                 self._types.add(batch.kept.schema, self._unit.files[batch.file].name)
+            self._note_broken(batch, batch.first_broken)
         for split in SPLITS:
             of_split = [batch.chosen(batch.is_val == (split == "val")) for batch in batches]
             of_split = [batch for batch in of_split if len(batch.texts)]
             if of_split:
                 self._write(split, of_split)
 
-    def finish(self) -> list[Record]:
-        """Makes the shards count, the first one last; returns their records in that order."""
+    def publish(self) -> None:
+        """Makes the shards that are complete count, the first one last."""
+        for shard in reversed(self._shards):
+            shard.writer.publish()
+
+    def complete(self) -> list[Record]:
+        """Puts the shards on disk, under temporary names; their records, the first one's last."""
         unit_facts = facts_of(self._unit, self._work)
         unit_facts["shards"] = {shard.name: shard.split for shard in self._shards}
         shared = {"fingerprint": self._tokenizer.fingerprint, "unit": unit_facts}
@@ -146,12 +160,21 @@ class UnitWriter:
             if shard is self._shards[0]:
                 counts = sum(self._counts, counts)
                 shared |= self._lost_facts()
+                if self._first_broken:
+                    shared["first_broken"] = self._first_broken
             left_out_counts = {name: counts[name] for name in LEFT_OUT_COUNTS}
             try:
-                records.append(shard.finish(sources, left_out_counts | shared, self._types.schema))
+                records.append(
+                    shard.complete(sources, left_out_counts | shared, self._types.schema)
+                )
             except ValueError as error:  # of a column that is kept
                 raise ValueError(f"{self._unit.files[0].shown}: {error}") from error
         return records
+
+    def _note_broken(self, batch: DocumentBatch, what: str) -> None:
+        """Keeps where the first broken line or row is."""
+        if what and not self._first_broken:
+            self._first_broken = f"{self._unit.files[batch.file].name}, {what}"
 
     def _lost_facts(self) -> Record:
         """How many characters the tokens lack. ForAllError for more than a thousandth."""
@@ -193,6 +216,8 @@ class UnitWriter:
         for batch, kept in zip(batches, encoded.batches, strict=True):
             num_left_out = len(batch.texts) - len(kept.texts)
             self._counts[batch.file]["left_out_conversations"] += num_left_out
+        for broken in encoded.broken[:1]:
+            self._note_broken(broken.batch, f"{broken.batch.place(broken.number)}: {broken.reason}")
         lost, num_characters = encoded.lost
         self._lost.update(lost)
         self._num_characters += num_characters

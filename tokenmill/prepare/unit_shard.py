@@ -39,15 +39,15 @@ class UnitShard:
                 self._refused[reason] = {"count": 0, "first": (batch.file, batch.place(number))}
             self._refused[reason]["count"] += 1
         self._counts += Counter(
-            broken_conversations=encoded.broken, refused_conversations=len(encoded.refused)
+            broken_conversations=len(encoded.broken), refused_conversations=len(encoded.refused)
         )
         for batch in encoded.batches:
             self._documents[batch.file][batch.row_group] += len(batch.texts)
             if batch.kept is not None:
                 self.writer.write_column(META.suffix, batch.kept)
 
-    def finish(self, sources: list[Record], more: Record, columns: pa.Schema) -> Record:
-        """Makes the shard count; returns its record.
+    def complete(self, sources: list[Record], more: Record, columns: pa.Schema) -> Record:
+        """Puts the shard on disk, under temporary names; returns its record.
 
         `sources` are the facts of its files, `columns` the types of the columns that are kept.
         """
@@ -69,4 +69,4 @@ class UnitShard:
             refused["first"] = f"{sources[file]['file']}: {place}"
         if self._refused:
             record["refused"] = dict(sorted(self._refused.items()))
-        return self.writer.finish(record | more)
+        return self.writer.complete(record | more)

@@ -20,7 +20,7 @@ import uuid
 import zlib
 from collections.abc import Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Self
+from typing import TYPE_CHECKING, Any, BinaryIO, Self
 
 from tokenmill.store.schema import KINDS, check
 
@@ -75,10 +75,18 @@ class AtomicFile:
         # a unique name: the dying worker of a killed run may still be writing the same shard
         unique = uuid.uuid4().hex[:8]
         self._temporary = path.with_name(f"{path.name}.{unique}{TEMPORARY}")
+        self._file = self._open()
+        while not self._temporary.exists():  # removed before it was locked
+            self._file.close()
+            self._file = self._open()
+
+    def _open(self) -> BinaryIO:
+        """The temporary file, locked: see `remove_temporary_files`."""
         with self._naming_the_file():
-            self._file = open(self._temporary, "wb")  # noqa: SIM115 (closed by commit or discard)
+            file = open(self._temporary, "wb")  # noqa: SIM115 (closed by rename or discard)
         with contextlib.suppress(OSError):  # a file system without locks
-            fcntl.flock(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB)  # see remove_temporary_files
+            fcntl.flock(file, fcntl.LOCK_EX)
+        return file
 
     def write(self, data: "Buffer") -> None:
         with self._naming_the_file():
@@ -102,6 +110,12 @@ class AtomicFile:
 
         Its content is on disk then. Its name is after `sync_folder`, which may serve several files.
         """
+        facts = self.flush()
+        self.rename()
+        return facts
+
+    def flush(self) -> dict[str, Any]:
+        """Puts the content on disk, under the temporary name; returns what `commit` does."""
         descriptor = self._file.fileno()
         with self._naming_the_file():
             self._file.flush()
@@ -110,9 +124,12 @@ class AtomicFile:
         if self._durable and hasattr(os, "posix_fadvise"):
             # the next file is written several times faster into memory that is warm
             os.posix_fadvise(descriptor, 0, 0, os.POSIX_FADV_DONTNEED)
+        return self.facts()
+
+    def rename(self) -> None:
+        """Gives the file that is flushed its name, in place of one that has it."""
         os.replace(self._temporary, self.path)
         self._file.close()
-        return self.facts()
 
     def facts(self) -> dict[str, Any]:
         """The {"bytes", "sha256", "crc32"} of what was written so far."""
@@ -156,7 +173,12 @@ def write_file(path: Path, data: "Buffer", durable: bool = True) -> dict[str, An
 
 def write_json(path: Path, value: dict[str, Any]) -> None:
     """Writes value as JSON in one rename, unless the file has it already."""
-    write_changed(path, (json.dumps(value, indent=1, ensure_ascii=False) + "\n").encode())
+    write_changed(path, as_json(value))
+
+
+def as_json(value: dict[str, Any]) -> bytes:
+    """The content of a JSON file."""
+    return (json.dumps(value, indent=1, ensure_ascii=False) + "\n").encode()
 
 
 def write_changed(path: Path, data: bytes) -> None:
@@ -175,6 +197,22 @@ def read_json(path: Path, kind: str) -> dict[str, Any]:
             f"{path}: expected {expected}, found no such file; prepare again"
         ) from error
     return parse_json(data, path, kind)
+
+
+def checksum_of(value: dict[str, Any]) -> str:
+    """The SHA-256 of everything else that a JSON file with a `checksum` says."""
+    content = {key: item for key, item in value.items() if key != "checksum"}
+    return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()
+
+
+def read_unchanged(path: Path, kind: str) -> dict[str, Any]:
+    """Reads a JSON file with a `checksum`. ValueError if it is not as it was written."""
+    value = read_json(path, kind)
+    if value["checksum"] != checksum_of(value):
+        raise ValueError(
+            f"{path}: it was changed since it was written, as its checksum says; put it back"
+        )
+    return value
 
 
 def read_bounded(path: Path, largest: int, what: str) -> bytes:

@@ -21,10 +21,10 @@ POLL_SECONDS = 0.01
 
 
 @contextlib.contextmanager
-def locked(folder: Path, shared: bool = False) -> Iterator[None]:
+def locked(folder: Path, shared: bool = False, seconds: float = DYING_SECONDS) -> Iterator[None]:
     """Makes the folder, and holds its lock.
 
-    OSError if another process holds the lock and keeps it for a second; ValueError if a folder
+    OSError if another process holds the lock and keeps it for so long; ValueError if a folder
     inside is a link that leads out, as files written and deleted there would be somebody else's.
     """
     try:
@@ -39,7 +39,7 @@ def locked(folder: Path, shared: bool = False) -> Iterator[None]:
     kind = fcntl.LOCK_SH if shared else fcntl.LOCK_EX
     descriptor = os.open(folder, os.O_RDONLY)
     try:
-        if not take_lock(descriptor, DYING_SECONDS, kind):
+        if not take_lock(descriptor, seconds, kind):
             raise OSError(
                 f"{folder}: another process is writing in this folder; wait for it to end"
             )

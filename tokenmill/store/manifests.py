@@ -8,7 +8,6 @@ The digest follows from what rows depend on, and the checksum, its last key, fro
 
 import hashlib
 import io
-import json
 from pathlib import Path
 from typing import Any
 
@@ -16,8 +15,9 @@ import numpy as np
 
 from tokenmill.store.columns import LISTED
 from tokenmill.store.files import (
+    checksum_of,
     header,
-    read_json,
+    read_unchanged,
     sha256_of_file,
     sync_folder,
     write_changed,
@@ -85,20 +85,10 @@ def kept_manifest(folder: Path, digest: str) -> Path:
     return folder / "manifests" / f"{digest}.json"
 
 
-def require_unchanged(path: Path) -> dict[str, Any]:
-    """Reads a manifest. ValueError if it is not as it was written."""
-    manifest = read_json(path, "tokens")
-    if manifest["checksum"] != checksum_of(manifest):
-        raise ValueError(
-            f"{path}: it was changed since it was written, as its checksum says; put it back"
-        )
-    return manifest
-
-
 def require_kept_manifests(folder: Path) -> None:
     """ValueError if manifests/ has a file that is not a manifest called after its digest."""
     for path in sorted((folder / "manifests").glob("*.json")):
-        digest = digest_of(require_unchanged(path))
+        digest = digest_of(read_unchanged(path, "tokens"))
         if digest != path.stem:
             raise ValueError(
                 f"{path}: expected a manifest that is called after its digest, {digest}; move it "
@@ -106,15 +96,11 @@ def require_kept_manifests(folder: Path) -> None:
             )
 
 
-def checksum_of(manifest: dict[str, Any]) -> str:
-    """The SHA-256 of everything else that the manifest says."""
-    content = {key: value for key, value in manifest.items() if key != "checksum"}
-    return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()
-
-
 def digest_of(manifest: dict[str, Any]) -> str:
     """16 hex digits that follow from tokens, documents, listed columns, splits and order."""
     fields = ("name", "split", "documents", "tokens", *LISTED)
-    shards = [tuple(map(entry.get, fields)) for entry in manifest["shards"]]
+    shards = []
+    for entry in manifest["shards"]:
+        shards.append({key: entry[key] for key in fields if key in entry})
     content = repr((manifest["tokenizer"]["fingerprint"], shards))
     return hashlib.sha256(content.encode()).hexdigest()[:16]

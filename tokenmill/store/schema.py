@@ -114,6 +114,7 @@ RECORD = {
     "source": {},
     **dict.fromkeys(KEYS.values(), FILE),
     "metadata?": TEXT,
+    "first_broken?": TEXT,
     "refused?": {TEXT: {"count": SOME, "first": TEXT}},
     "unit?": UNIT,
 }
@@ -128,6 +129,7 @@ VIEW = {
     "slices": FILE,
     "splits": {"train": CHOSEN, "val": CHOSEN},
     "times": {TIMES: SOME},
+    "checksum": DIGEST,
 }
 
 

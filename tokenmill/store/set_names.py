@@ -57,6 +57,12 @@ def _sets_of(root: Path, dataset: str) -> Iterator[Path]:
                 yield manifest.parent
 
 
+def set_with_manifest(digest: str) -> Path | None:
+    """The folder under data/tokens that has, or once had, a manifest; None if none has."""
+    paths = sorted(TOKENS_ROOT.glob(f"*/manifests/{digest}.json"))
+    return paths[0].parent.parent if paths else None
+
+
 def find_token_set(root: str | os.PathLike[str]) -> Path:
     """The one token set under root.
 

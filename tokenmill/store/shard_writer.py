@@ -18,8 +18,10 @@ from typing import Any, Self
 import numpy as np
 
 from tokenmill.store.columns import BIT, COLUMNS, OFFSETS, PARQUET, TOKENS, Column
-from tokenmill.store.files import AtomicFile, header, write_json
+from tokenmill.store.files import AtomicFile, as_json, header, sync_folder
 from tokenmill.store.shards import DTYPES, OFFSET, shard_path
+
+RECORD = "json"  # the suffix of a shard's record
 
 
 class ShardWriter:
@@ -33,12 +35,15 @@ class ShardWriter:
         self.num_tokens = 0
         self._lengths = [np.zeros(1, np.uint32)]  # a 0 first: their sums are the offsets
         (folder / "shards").mkdir(exist_ok=True)
-        self._bin = AtomicFile(shard_path(folder, name, TOKENS.suffix))
+        self._files: dict[str, AtomicFile] = {}  # by suffix, in the order of their names' turns
+        self._record = b""
+        self._bin = self._begin_file(TOKENS.suffix)
         self._columns: dict[str, TableFile | _ColumnFile] = {}
         for suffix in columns:
             column = COLUMNS[suffix]
             kind = TableFile if column.dtype == PARQUET else _ColumnFile
             self._columns[suffix] = kind(folder, name, column)
+        self._files |= self._columns
 
     def write(
         self, tokens: Sequence[int] | np.ndarray, lengths: Sequence[int] | np.ndarray
@@ -61,6 +66,16 @@ class ShardWriter:
 
         ValueError where a column has too few or too many values.
         """
+        record = self.complete(facts)
+        self.publish()
+        sync_folder(self.folder / "shards")
+        return record
+
+    def complete(self, facts: dict[str, Any]) -> dict[str, Any]:
+        """Puts all files on disk, under temporary names; returns the record.
+
+        Raises as `finish`.
+        """
         offsets = np.concatenate(self._lengths, dtype=OFFSET)
         np.cumsum(offsets, out=offsets)  # in place, as there may be millions
         assert offsets[-1] == self.num_tokens, "the lengths do not add up to the tokens"
@@ -73,16 +88,30 @@ class ShardWriter:
             "tokens": self.num_tokens,
             **facts,
         }
-        offsets_path = shard_path(self.folder, self.name, OFFSETS.suffix)
-        record[TOKENS.suffix] = self._bin.commit()
-        with AtomicFile(offsets_path) as file:
-            file.write(offsets.data)
-            record[OFFSETS.suffix] = file.commit()
-        for suffix, column in self._columns.items():
-            record[suffix] = column.commit()
-        # also waits until the names of the files above are on disk
-        write_json(shard_path(self.folder, self.name, "json"), record)
+        self._begin_file(OFFSETS.suffix).write(offsets.data)
+        for suffix, file in self._files.items():
+            record[suffix] = file.flush()
+        self._record = as_json(record)
+        record_file = self._begin_file(RECORD)
+        record_file.write(self._record)
+        record_file.flush()
         return record
+
+    def publish(self) -> None:
+        """Gives the files that are complete their names, that of the record last.
+
+        A kill on the way leaves no record beside files that are not of it.
+        """
+        path = shard_path(self.folder, self.name, RECORD)
+        if path.exists() and path.read_bytes() != self._record:
+            path.unlink()
+        for file in self._files.values():
+            file.rename()
+
+    def _begin_file(self, suffix: str) -> AtomicFile:
+        file = AtomicFile(shard_path(self.folder, self.name, suffix))
+        self._files[suffix] = file
+        return file
 
     def __enter__(self) -> Self:
         return self
@@ -92,9 +121,8 @@ class ShardWriter:
 
     def discard(self) -> None:
         """Removes what there is of a shard that is not finished."""
-        self._bin.discard()
-        for column in self._columns.values():
-            column.discard()
+        for file in self._files.values():
+            file.discard()
 
 
 class _ColumnFile(AtomicFile):

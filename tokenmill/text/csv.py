@@ -41,6 +41,7 @@ def read(file: SourceFile, k: int, n: int, options: ReadOptions) -> Iterator[Row
         reader = csv.reader(text, strict=True)
         position = 0  # in the file, of what is not yielded
         broken = 0
+        first_broken = ""
         size = 0
         records: list[Record] = []
         try:
@@ -52,13 +53,15 @@ def read(file: SourceFile, k: int, n: int, options: ReadOptions) -> Iterator[Row
                 if len(record) != len(header):
                     if not options.skip_broken:
                         raise _wrong_number_of_cells(file, reader.line_num, header, record)
+                    cells = f"{len(record)} cells, where the header has {len(header)}"
+                    first_broken = first_broken or f"line {reader.line_num:,}: {cells}"
                     broken += 1
                     continue
                 records.append(record)
                 size += sum(map(len, record))
                 if size > BATCH_BYTES:
                     reached = raw.tell()
-                    yield _rows(records, columns, reached - position, broken)
+                    yield _rows(records, columns, reached - position, broken, first_broken)
                     position = reached
                     broken = 0
                     size = 0
@@ -69,7 +72,7 @@ def read(file: SourceFile, k: int, n: int, options: ReadOptions) -> Iterator[Row
                 f"quotes within them doubled ({error}); write the file again, as pandas' to_csv "
                 "does"
             ) from error
-        yield _rows(records, columns, file.bytes - position, broken)
+        yield _rows(records, columns, file.bytes - position, broken, first_broken)
 
 
 def _wrong_number_of_cells(
@@ -106,7 +109,9 @@ def _columns(file: SourceFile, header: Record, options: ReadOptions) -> Columns:
     return Columns([header.index(name) for name in texts], kept)
 
 
-def _rows(records: list[Record], columns: Columns, bytes_read: int, broken: int) -> Rows:
+def _rows(
+    records: list[Record], columns: Columns, bytes_read: int, broken: int, first_broken: str
+) -> Rows:
     texts = [pa.array(_cells(records, column), pa.binary()) for column in columns.texts]
     kept = {}
     for name, column in columns.kept.items():
@@ -115,7 +120,7 @@ def _rows(records: list[Record], columns: Columns, bytes_read: int, broken: int)
             continue
         cells = [cell.decode("utf-8", "replace") or None for cell in _cells(records, column)]
         kept[name] = pa.array(cells, pa.string())
-    return Rows(texts, kept, bytes_read, broken=broken)
+    return Rows(texts, kept, bytes_read, broken=broken, first_broken=first_broken)
 
 
 def _cells(records: list[Record], column: int) -> list[bytes]:

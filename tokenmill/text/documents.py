@@ -48,6 +48,7 @@ class DocumentBatch(NamedTuple):
     counts: Counter[str]  # what was left out or repaired
     bytes: int  # of the file that were read for them, for progress
     place: Callable[[int], str]  # where in the file a document is, for errors
+    first_broken: str  # where the first line is that was left out, and what is wrong with it
 
     def chosen(self, mask: np.ndarray) -> "DocumentBatch":
         """Those of the documents for which the mask (documents,) is true."""
@@ -88,6 +89,7 @@ def _batch_of(rows: Rows, number: int, file: SourceFile, options: ReadOptions) -
         ),
         bytes=rows.bytes,
         place=rows.place or _place_in_batch,
+        first_broken=rows.first_broken,
     )
     counts = batch.counts
     lengths = text_lengths(texts)

@@ -87,6 +87,7 @@ class Rows(NamedTuple):
     bytes: int  # of the file that were read for them, for progress
     row_group: int | None = None
     broken: int = 0  # lines that were left out
+    first_broken: str = ""  # where the first of them is, and what is wrong with it
     blank: int = 0  # lines that are no document
     oversized: int = 0  # texts that were left out while reading because they are too long
     # where in the file the row with this number is, for errors

@@ -230,11 +230,15 @@ def engine_pays(tokenizer: Tokenizer, text_bytes: float) -> bool:
     `text_bytes` are those of one core.
     """
     costs = COSTS[tokenizer.library]
-    seconds = costs.seconds_a_token * tokenizer.vocab_size
-    paths = [proof_path(name, tokenizer, load_engine(name).VERSIONS) for name in ENGINES]
-    if not any(path.exists() for path in paths):
-        seconds += costs.seconds_to_prove
+    seconds = costs.seconds_a_token * tokenizer.vocab_size + seconds_to_prove(tokenizer)
     return text_bytes > seconds * costs.bytes_a_second
+
+
+def seconds_to_prove(tokenizer: Tokenizer) -> float:
+    """How long the proof of an engine takes, about; 0 if one is kept."""
+    paths = [proof_path(name, tokenizer, load_engine(name).VERSIONS) for name in ENGINES]
+    is_kept = any(path.exists() for path in paths)
+    return 0.0 if is_kept else COSTS[tokenizer.library].seconds_to_prove
 
 
 def choose_encoder(wanted: str, tokenizer: Tokenizer) -> tuple[Encoder, str]:

@@ -23,6 +23,8 @@ from tokenmill.addresses import user_cache
 from tokenmill.store.files import write_file
 from tokenmill.tokenize.tokenizer import Tokenizer, digest_of
 
+NUM_CODE_POINTS = 0x110000
+
 
 class Proof(NamedTuple):
     """What comparing an engine with the reference has shown."""
@@ -48,11 +50,10 @@ def _code_digest() -> str:
 
 def write_proof(path: Path, proof: Proof) -> None:
     """Keeps a proof, if the cache can be written to."""
-    codes = np.unique(proof.code_points)
-    is_first = np.diff(codes, prepend=-2) > 1
-    firsts = codes[is_first]
-    lasts = codes[np.append(is_first[1:], True)] if len(codes) else codes
-    ranges = np.stack([firsts, lasts], axis=1).tolist()
+    is_referred = np.zeros(NUM_CODE_POINTS, bool)
+    is_referred[proof.code_points] = True
+    edges = np.flatnonzero(np.diff(is_referred, prepend=False, append=False))
+    ranges = np.stack([edges[::2], edges[1::2] - 1], axis=1).tolist()
     content = {"code_points": ranges, "difference": proof.difference}
     saved = {**content, "digest": digest_of(content)}
     with suppress(OSError):

@@ -20,7 +20,7 @@ from tokenmill.remote.token_set import RemoteTokenSet
 from tokenmill.rows.order import random_bits
 from tokenmill.rows.windows import DEFAULT_WINDOW_SIZE, cut_slices
 from tokenmill.store.columns import KNOWN
-from tokenmill.store.files import AtomicFile, header, write_json
+from tokenmill.store.files import AtomicFile, checksum_of, header, write_json
 from tokenmill.store.shards import SPLITS, ShardEntry, Split
 from tokenmill.store.token_sets import TokenSet
 from tokenmill.store.views import FOLDER, MOST, NAME, VIEW_ARRAYS
@@ -113,6 +113,7 @@ def write_view(
         **files.facts,
         "times": {str(number): count for number, count in enumerate(sums.times.tolist()) if count},
     }
+    facts["checksum"] = checksum_of(facts)
     folder = token_set.path / FOLDER
     copy = folder / f"{files.digest}.json"
     if not copy.exists():
