@@ -18,7 +18,8 @@ import pyarrow.parquet as pq
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
 from tokenmill.text.listing import list_sources
-from tokenmill.tokenize.encoder import choose_encoder, reference
+from tokenmill.tokenize.choose_encoder import choose_encoder
+from tokenmill.tokenize.encoder import reference
 from tokenmill.tokenize.load import load_any
 
 MB = 1_000_000

@@ -9,7 +9,7 @@ import tokenizers
 from json_kinds import bpe
 from tokenizers import AddedToken, models, normalizers, pre_tokenizers
 
-from tokenmill.tokenize.encoder import choose_encoder
+from tokenmill.tokenize.choose_encoder import choose_encoder
 from tokenmill.tokenize.load import load_any
 
 PREFIXED = pre_tokenizers.ByteLevel(add_prefix_space=True)

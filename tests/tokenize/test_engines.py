@@ -14,7 +14,8 @@ from tables import SHIPPED, as_ranges, differing_code_points
 
 from tokenmill.tokenize import encoder as encoders
 from tokenmill.tokenize import gigatoken, referred
-from tokenmill.tokenize.encoder import Encoder, choose_encoder
+from tokenmill.tokenize.choose_encoder import choose_encoder
+from tokenmill.tokenize.encoder import Encoder
 from tokenmill.tokenize.patterns import CL100K_PATTERN, GPT2_PATTERN
 
 PATTERNS = list(gigatoken.PRETOKENIZERS)

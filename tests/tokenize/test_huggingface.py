@@ -18,7 +18,8 @@ from making import ROOT, make_text, run_prepare, some_slow
 
 from tokenmill.extras import MissingExtra
 from tokenmill.store.token_sets import TokenSet
-from tokenmill.tokenize.encoder import Encoder, choose_encoder
+from tokenmill.tokenize.choose_encoder import choose_encoder
+from tokenmill.tokenize.encoder import Encoder
 from tokenmill.tokenize.huggingface import HIDDEN, OLD, HuggingFace
 from tokenmill.tokenize.load import load_any, load_foreign
 from tokenmill.tokenize.tokenizer import Tokenizer

@@ -14,7 +14,7 @@ from tables import join_showing_ranks
 from tokenizers import Regex, decoders, models, normalizers, pre_tokenizers
 
 from tokenmill.tokenize import gigatoken
-from tokenmill.tokenize.encoder import choose_encoder
+from tokenmill.tokenize.choose_encoder import choose_encoder
 from tokenmill.tokenize.load import load_foreign
 from tokenmill.tokenize.patterns import LLAMA3_PATTERN, QWEN2_PATTERN
 from tokenmill.tokenize.proof_texts import random_texts

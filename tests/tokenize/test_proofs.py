@@ -11,7 +11,8 @@ from making import make_text
 from tokenmill.addresses import user_cache
 from tokenmill.tokenize import encoder as encoders
 from tokenmill.tokenize import gigatoken, patterns
-from tokenmill.tokenize.encoder import Encoder, choose_encoder
+from tokenmill.tokenize.choose_encoder import choose_encoder
+from tokenmill.tokenize.encoder import Encoder
 from tokenmill.tokenize.proofs import read_proof
 
 

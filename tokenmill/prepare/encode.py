@@ -21,7 +21,8 @@ from tokenmill.store.columns import MASK, TARGETS
 from tokenmill.text.documents import DocumentBatch
 from tokenmill.text.formats import ReadOptions
 from tokenmill.text.text_arrays import text_lengths
-from tokenmill.tokenize.encoder import Encoder, choose_encoder, proof_sample
+from tokenmill.tokenize.choose_encoder import choose_encoder
+from tokenmill.tokenize.encoder import Encoder, proof_sample
 from tokenmill.tokenize.load import load_any
 from tokenmill.tokenize.tokenizer import Tokenizer
 

@@ -9,6 +9,7 @@ Comes in: Arrow arrays of text. Goes out: ids, lengths, and what a token set kee
     lost            finds characters that a tokenizer has no token for
     load            finds a tokenizer by name, on the hub or in a file; pickled: reads nanochat's
     encoder         documents to tokens, with an engine that is proven before and while it is used
+    choose_encoder  which engine that is
     proofs          keeps what was proven in the user's cache
     engine          what an engine is, and the registry
     gigatoken       the faster engine; referred: which documents it leaves to the reference
