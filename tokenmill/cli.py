@@ -36,7 +36,7 @@ class Verb(NamedTuple):
 
 
 VERBS = {
-    "prepare": Verb("turn text into a token set, once, on all cores", "prepare.command", "prepare"),
+    "prepare": Verb("turn text into a token set, once, on all cores", "prepare.main", "prepare"),
     "list": Verb("list the token sets on this disk", "look.list_sets", "report"),
     "show": Verb("print rows, batches, steps or documents, decoded", "look.show", "report"),
     "report": Verb("say what packings do to a token set", "look.report", "report"),

@@ -407,13 +407,13 @@ def test_a_run_that_is_refused_leaves_the_set_that_another_has_finished(
         shard_text_bytes=size,
     )
     with pytest.MonkeyPatch.context() as patch:
-        check = run_module._require_training_documents
+        check = run_module.require_training_documents
 
         def meanwhile(*arguments):
-            patch.setattr(run_module, "_require_training_documents", check)
+            patch.setattr(run_module, "require_training_documents", check)
             prepare(both)
 
-        patch.setattr(run_module, "_require_training_documents", meanwhile)
+        patch.setattr(run_module, "require_training_documents", meanwhile)
         with pytest.raises(ValueError, match=message):
             prepare(replace(both, source=files[0]))
     folder = next((tmp_path / "t").glob("*/"))

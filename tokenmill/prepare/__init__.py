@@ -3,7 +3,7 @@
 Comes in: a PrepareConfig. Goes out: a token set's folder, or which units failed and why.
 
     config            what the user asks for; presets: some that are ready
-    command           `tokenmill prepare`
+    main              `tokenmill prepare`; command: its flags, and its summary
     run               the whole story: list, decide what validates, plan, make, write the manifest
     input_files       lists the files to read; fetching: fetches the hub's ahead of the workers
     choose_tokenizer  finds or trains the tokenizer

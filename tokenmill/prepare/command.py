@@ -24,6 +24,7 @@ from tokenmill.prepare.made import left_out_sentences
 from tokenmill.prepare.presets import PRESETS
 from tokenmill.prepare.remembered import command_path, flags_of, parts_of_command, sets_named
 from tokenmill.prepare.run import prepare
+from tokenmill.prepare.workers import WorkerSource
 from tokenmill.remote.token_set import open_set
 from tokenmill.store.columns import TARGETS
 from tokenmill.store.shards import SPLITS
@@ -39,16 +40,22 @@ NAMES_AND_NUMBERS = re.compile(r"\S+\.\S+|\d[\d,]*")
 Presets = Mapping[str, PrepareConfig]
 
 
-def main(arguments: list[str], prog: str, presets: Presets = PRESETS) -> int:
+def main(
+    arguments: list[str],
+    prog: str,
+    presets: Presets = PRESETS,
+    source: WorkerSource | None = None,
+) -> int:
     """Prepares as the command line says. The exit status.
 
-    Prints a summary, and last the token set's path.
+    Prints a summary, and last the token set's path. `source` is what workers are forked from, if it
+    has been started.
     """
     # stops the workers on the way out
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))
     try:
         config = _parse(arguments, prog, presets)
-        folder, missing, sentences = prepare(config)
+        folder, missing, sentences = prepare(config, source)
     except PreparationError as error:
         _report(error.failures)
         return 1

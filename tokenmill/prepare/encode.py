@@ -22,7 +22,7 @@ from tokenmill.text.documents import DocumentBatch
 from tokenmill.text.formats import ReadOptions
 from tokenmill.text.text_arrays import text_lengths
 from tokenmill.tokenize.choose_encoder import choose_encoder
-from tokenmill.tokenize.encoder import Encoder, proof_sample
+from tokenmill.tokenize.encoder import Encoder, proof_sample, reference
 from tokenmill.tokenize.load import load_any
 from tokenmill.tokenize.tokenizer import Tokenizer
 
@@ -57,8 +57,16 @@ _loaded_early: dict[str, Tokenizer] = {}  # by fingerprint, in the process that 
 
 def load_early(spec: str, bos_token: str | None) -> None:
     """Loads what --tokenizer names, which is most often the set's, while the set is planned."""
+    os.environ["TOKENIZERS_PARALLELISM"] = "false"
     tokenizer = load_any(spec, bos_token)
+    # makes what encodes, which takes as long as loading, and imports what Arrow needs
+    reference(tokenizer)(pa.array(["a"], pa.large_string()))
     _loaded_early[tokenizer.fingerprint] = tokenizer
+
+
+def is_loaded(fingerprint: str) -> bool:
+    """Whether `load_early` has loaded the tokenizer with this fingerprint."""
+    return fingerprint in _loaded_early
 
 
 @functools.cache

@@ -16,7 +16,7 @@ from pathlib import Path
 import pyarrow as pa
 
 from tokenmill.prepare.column_types import ColumnTypes
-from tokenmill.prepare.encode import batch_encoder, encoder_of
+from tokenmill.prepare.encode import batch_encoder, encoder_of, is_loaded
 from tokenmill.prepare.failures import ForAllError
 from tokenmill.prepare.fetching import fetch_files
 from tokenmill.prepare.made import Record, Work, facts_of, made
@@ -47,6 +47,12 @@ Report = Callable[..., None]
 def begin_workers(work: Work) -> None:
     """Makes what all workers share, in the process that they are forked from."""
     encoder_of(work.tokenizer_path, work.fingerprint, work.engine)
+
+
+def begin_early(work: Work) -> None:
+    """As `begin_workers`, before the set's tokenizer.json is written, if it is loaded already."""
+    if is_loaded(work.fingerprint):
+        begin_workers(work)
 
 
 def make(work: Work, unit: Unit, report: Report) -> Record:

@@ -32,11 +32,11 @@ StateOf = Callable[[Any], bool | str]
 
 
 class Pool:
-    """Worker processes. What they are forked from starts with `start`, or else with `run`."""
+    """Worker processes. What they are forked from is `source`, or starts with `start` or `run`."""
 
-    def __init__(self, workers: int):
+    def __init__(self, workers: int, source: WorkerSource | None = None):
         self.workers = whole_number("workers", workers, 1)
-        self._source = WorkerSource()
+        self._source = source or WorkerSource()
 
     def __enter__(self) -> "Pool":
         return self

@@ -77,8 +77,13 @@ def load_foreign(path: Path, bos_token: str | None, name: str | None = None) -> 
 def _object_of(path: Path) -> dict[str, Any]:
     """What a file of JSON says. ValueError if it is no object."""
     data = read_bounded(path, LARGEST, f"a {path.name}")
+    with naming_the_extra("prepare"):
+        import orjson
     try:
-        value = json.loads(data)
+        try:
+            value = orjson.loads(data)
+        except ValueError:  # or JSON that only Python reads, as NaN
+            value = json.loads(data)
     except (ValueError, RecursionError) as error:
         raise ValueError(
             f"{path}: expected a JSON file, found a broken one ({error!r}); get it again"

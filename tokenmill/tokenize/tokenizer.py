@@ -14,8 +14,10 @@ import base64
 import hashlib
 import json
 import os
+from binascii import b2a_base64
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
+from operator import itemgetter
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Self
 
@@ -196,8 +198,8 @@ class Tokenizer:
 
     def _saved(self) -> dict[str, Any]:
         ranks = {}
-        for token in sorted(self.ranks, key=self.ranks.__getitem__):
-            ranks[base64.b64encode(token).decode()] = self.ranks[token]
+        for token, rank in sorted(self.ranks.items(), key=itemgetter(1)):
+            ranks[b2a_base64(token, newline=False).decode()] = rank
         return {"pattern": self.pattern, "ranks": ranks}
 
     @classmethod
