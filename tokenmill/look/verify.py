@@ -8,7 +8,8 @@ where it is.
 With --quick, no shard's bytes are read: sizes, records, the manifest, the tokenizer and views are
 checked. A bad shard is made again if you delete its record and prepare again from the same source.
 
-Left out: whether the tokens are those of the text. Preparing proves that while it has the text.
+Left out: whether the tokens are those of the text, which preparing proves while it has the text;
+and former manifests and views that were deleted, which a position that needs them names.
 """
 
 import functools

@@ -49,13 +49,7 @@ def find_tokenizer(
     if config.train_size is None:
         is_added = config.bos_token in config.added_tokens
         tokenizer = load_any(config.tokenizer_name, None if is_added else config.bos_token)
-        unknown = LostCharacters(tokenizer).unknown
-        if unknown:
-            say(
-                f"warning: tokenizer {tokenizer.name} has no token for some characters, as "
-                f"{unknown[:8]!r}; they are lost from the text, and counted, and more "
-                "than a thousandth of a file's is an error"
-            )
+        _warn_of_losses(tokenizer, say)
     else:
         trained = _trained(config, config.train_size, files, asked, say)
         if trained is None:
@@ -78,6 +72,22 @@ def find_tokenizer(
             "token for, so each becomes several tokens of text; add it by --add-tokens"
         )
     return tokenizer
+
+
+def _warn_of_losses(tokenizer: Tokenizer, say: Say) -> None:
+    """Says what of a text the tokenizer's ids do not have."""
+    lost = LostCharacters(tokenizer)
+    if lost.unknown:
+        say(
+            f"warning: tokenizer {tokenizer.name} has no token for some characters, as "
+            f"{lost.unknown[:8]!r}; they are lost from the text, and counted, and more than a "
+            "thousandth of a file's is an error"
+        )
+    if not lost.keeps_white_space:
+        say(
+            f"warning: tokenizer {tokenizer.name} does not keep white space: line breaks, or "
+            "several spaces, have the ids of one space or none, which is not counted"
+        )
 
 
 def _trained(

@@ -42,6 +42,15 @@ class LostCharacters:
         characters = filter(self._is_lost, _characters_of_all_blocks())
         return "".join(characters)
 
+    @property
+    def keeps_white_space(self) -> bool:
+        """Whether a space, two of them, a line break and nothing have different ids."""
+        if not isinstance(self._tokenizer, HuggingFace):
+            return True
+        texts = ["a b", "a  b", "a\nb", "ab"]
+        ids = {tuple(self._tokenizer.encode(text).tolist()) for text in texts}
+        return len(ids) == len(texts)
+
     def among(self, texts: Iterable[str]) -> tuple[str, int]:
         """What the ids of texts lack: letters, digits and signs; and of how many characters.
 
