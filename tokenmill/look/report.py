@@ -13,7 +13,7 @@ import tyro
 from rich.console import Console
 from rich.table import Table
 
-from tokenmill.addresses import name_of, require_folder
+from tokenmill.addresses import name_of, path_of, require_folder
 from tokenmill.look import report_text
 from tokenmill.look.packing_stats import Tally, tally, variants
 from tokenmill.look.report_page import Findings, glance, render, view_in_words
@@ -112,7 +112,7 @@ def main(arguments: list[str], prog: str) -> None:
     with console.status("running each packing on the lengths of the documents"):
         findings = find(config)
     if config.out:
-        page = config.out
+        page = path_of(config.out)
     elif isinstance(location, str):
         page = Path(f"{name_of(location)}.html")
     else:

@@ -97,6 +97,13 @@ def _moved(name: str, before: Point, num_rows: int) -> Cursor:
 
 def read_position(state: Any) -> tuple[Run, dict[str, Any]]:
     """The run of a position, and what must match. ValueError if it is no position."""
+    if isinstance(state, Mapping) and "tokenmill" not in state:
+        keys = ", ".join(map(repr, state))[:80]
+        raise ValueError(
+            "expected a position, the dict that state_dict made, found one with the keys "
+            f"{keys or 'none'}; of a checkpoint, pass what you saved it under, as "
+            'checkpoint["data"]'
+        )
     try:
         position = json.loads(state["tokenmill"])
         version = position["version"]
