@@ -142,6 +142,13 @@ class Destination:
         path = self.folder / "manifest.json"
         return read_json(path, "tokens") if path.exists() else None
 
+    def manifest_stamp(self) -> tuple[int, ...] | None:
+        """What changes when another manifest is written; None if there is none."""
+        with contextlib.suppress(FileNotFoundError):
+            status = (self.folder / "manifest.json").stat()
+            return status.st_ino, status.st_size, status.st_mtime_ns
+        return None
+
     def fetch_records(self) -> None:
         """Fetches the manifests that an address has, and the records that are missing here."""
         if self.address is None:

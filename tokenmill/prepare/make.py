@@ -90,10 +90,10 @@ def make(work: Work, unit: Unit, report: Report) -> Record:
 
 def _made_meanwhile(unit: Unit, work: Work) -> Record | None:
     """The record of a unit that a run that was faster has made and listed: it stays right."""
-    manifest = work.destination.manifest()
-    if manifest is None:
+    if work.destination.manifest_stamp() == work.manifest_stamp:
         return None
-    listed = frozenset(shard["name"] for shard in manifest["shards"])
+    manifest = work.destination.manifest() or {}
+    listed = frozenset(shard["name"] for shard in manifest.get("shards", ()))
     return made(unit, work._replace(listed=listed)) if listed != work.listed else None
 
 
@@ -222,8 +222,9 @@ class UnitWriter:
         for batch, kept in zip(batches, encoded.batches, strict=True):
             num_left_out = len(batch.texts) - len(kept.texts)
             self._counts[batch.file]["left_out_conversations"] += num_left_out
-        for broken in encoded.broken[:1]:
-            self._note_broken(broken.batch, f"{broken.batch.place(broken.number)}: {broken.reason}")
+        if encoded.broken and not self._first_broken:
+            reason, batch, number = encoded.broken[0]
+            self._note_broken(batch, f"{batch.place(number)}: {reason}")
         lost, num_characters = encoded.lost
         self._lost.update(lost)
         self._num_characters += num_characters
