@@ -23,7 +23,8 @@ from slow_server import DELAY, RATE, files_of, sent, serving
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
-from tokenmill.store.files import Checksums, header
+from tokenmill.store.files import Checksums
+from tokenmill.store.json_files import header
 from tokenmill.store.manifests import write_manifest
 from tokenmill.store.shards import OFFSET, TEXT_COUNTS
 

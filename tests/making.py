@@ -19,7 +19,7 @@ import pyarrow.parquet as pq
 import pytest
 import warm
 
-from tokenmill.store.files import write_json
+from tokenmill.store.json_files import write_json
 from tokenmill.store.manifests import SMALL_FILES, checksums_of_files, digest_of, write_manifest
 from tokenmill.store.shard_writer import ShardWriter
 from tokenmill.store.shards import TEXT_COUNTS

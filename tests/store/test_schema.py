@@ -11,7 +11,7 @@ from making import make_chat_set, read_manifest
 from making_views import make_view
 
 from tokenmill import TokenSet
-from tokenmill.store.files import header, parse_json
+from tokenmill.store.json_files import header, parse_json
 
 OTHERS = [
     None,

@@ -12,7 +12,8 @@ from file_server import FileServer
 from making import make_token_set, of_shards, read_manifest, tree
 
 from tokenmill import RowLoader
-from tokenmill.store.files import AtomicFile, write_json
+from tokenmill.store.files import AtomicFile
+from tokenmill.store.json_files import write_json
 from tokenmill.store.manifests import digest_of
 from tokenmill.store.set_names import find_token_set
 from tokenmill.store.shard_writer import ShardWriter

@@ -9,7 +9,8 @@ from typing import Any
 import numpy as np
 
 from tokenmill.store.columns import MASK, TARGETS, columns_of
-from tokenmill.store.files import BLOCK_BYTES, read_unchanged, sha256_of_file
+from tokenmill.store.files import BLOCK_BYTES, sha256_of_file
+from tokenmill.store.json_files import read_unchanged
 from tokenmill.store.manifests import (
     SMALL_FILES,
     checksums_of_files,

@@ -21,13 +21,8 @@ from tokenmill.messages import redact
 from tokenmill.prepare.remembered import command_of, command_path
 from tokenmill.remote.files import read, require_writable, sizes, write
 from tokenmill.remote.push import push_rest, push_shard
-from tokenmill.store.files import (
-    parse_json,
-    read_json,
-    remove_temporary_files,
-    write_changed,
-    write_file,
-)
+from tokenmill.store.files import remove_temporary_files, write_changed, write_file
+from tokenmill.store.json_files import parse_json, read_json
 from tokenmill.store.locks import locked
 from tokenmill.store.manifests import SMALL_FILES, write_token_bytes
 from tokenmill.store.names import is_plain

@@ -23,7 +23,7 @@ from tokenmill.addresses import joined, named
 from tokenmill.extras import naming_the_extra
 from tokenmill.messages import redact
 from tokenmill.remote.retry import is_transient, lacks_credentials, retried
-from tokenmill.store.files import LARGEST
+from tokenmill.store.json_files import LARGEST
 
 RANGE_SECONDS = 60.0  # for a range, of file systems that have no time limit
 WHOLE_SECONDS = 600.0  # for an object

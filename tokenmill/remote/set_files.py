@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 from tokenmill.store.columns import columns_of
-from tokenmill.store.files import read_json
+from tokenmill.store.json_files import read_json
 from tokenmill.store.manifests import SMALL_FILES
 from tokenmill.store.token_sets import TokenSet
 from tokenmill.store.views import FOLDER, VIEW_ARRAYS

@@ -29,7 +29,8 @@ from tokenmill.remote.part_cache import PART_BYTES, Cache, PartFolder
 from tokenmill.remote.prefetch import Job, call_all, expect, require
 from tokenmill.remote.retry import WrongBytes
 from tokenmill.store.columns import TOKENS
-from tokenmill.store.files import LARGEST, parse_json, sha256_of_file, write_file
+from tokenmill.store.files import sha256_of_file, write_file
+from tokenmill.store.json_files import LARGEST, parse_json
 from tokenmill.store.shards import DTYPES, Shard, ShardEntry, shard_path
 from tokenmill.store.token_sets import TokenSet
 from tokenmill.store.views import DIGEST, FOLDER, NAME

@@ -2,7 +2,8 @@
 
 Comes in: tokens, lengths, records. Goes out: arrays, manifests.
 
-    files         files that appear whole or not at all; checksums, JSON; locks: one process writes
+    files         files that appear whole or not at all, with checksums; locks: one process writes
+    json_files    files of JSON, with their format and version
     schema        what the JSON files may say; json_rules: how that is written and checked
     names         names that come from others stay in their folder
     maps          files as arrays, without keeping a file descriptor for each

@@ -1,11 +1,8 @@
-"""Files that appear whole, or not at all; and JSON files, which begin with their format and
-version.
+"""Files that appear whole, or not at all.
 
     with AtomicFile(path) as file:           a temporary file beside `path`
         file.write(data)
         checksums = file.commit()            on disk, and renamed: {"bytes": 4, "sha256": ...}
-    write_json(path, header("shard") | record)
-    read_json(path, "shard")                 ValueError if schema.py finds it wrong
 
 A crash at any instant leaves the old file, the new one, or a `.tmp` that nothing reads.
 """
@@ -13,7 +10,6 @@ A crash at any instant leaves the old file, the new one, or a `.tmp` that nothin
 import contextlib
 import fcntl
 import hashlib
-import json
 import os
 import stat
 import uuid
@@ -22,14 +18,10 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, BinaryIO, Self
 
-from tokenmill.store.schema import KINDS, check
-
 if TYPE_CHECKING:
     from typing_extensions import Buffer  # bytes, or a contiguous array
 
-VERSION = 1
 TEMPORARY = ".tmp"
-LARGEST = 128 << 20  # bytes of a JSON file: a manifest of 300,000 shards
 BLOCK_BYTES = 1 << 20  # every block of a file has its own CRC-32
 
 
@@ -171,48 +163,10 @@ def write_file(path: Path, data: "Buffer", durable: bool = True) -> dict[str, An
     return facts
 
 
-def write_json(path: Path, value: dict[str, Any]) -> None:
-    """Writes value as JSON in one rename, unless the file has it already."""
-    write_changed(path, as_json(value))
-
-
-def as_json(value: dict[str, Any]) -> bytes:
-    """The content of a JSON file."""
-    return (json.dumps(value, indent=1, ensure_ascii=False) + "\n").encode()
-
-
 def write_changed(path: Path, data: bytes) -> None:
     """Writes data to path in one rename, unless the file has it already."""
     if not (path.exists() and path.read_bytes() == data):
         write_file(path, data)
-
-
-def read_json(path: Path, kind: str) -> dict[str, Any]:
-    """Reads what `write_json` wrote. FileNotFoundError, or what `parse_json` raises."""
-    expected = KINDS[kind].shown
-    try:
-        data = read_bounded(path, LARGEST, expected)
-    except FileNotFoundError as error:
-        raise FileNotFoundError(
-            f"{path}: expected {expected}, found no such file; prepare again"
-        ) from error
-    return parse_json(data, path, kind)
-
-
-def checksum_of(value: dict[str, Any]) -> str:
-    """The SHA-256 of everything else that a JSON file with a `checksum` says."""
-    content = {key: item for key, item in value.items() if key != "checksum"}
-    return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()
-
-
-def read_unchanged(path: Path, kind: str) -> dict[str, Any]:
-    """Reads a JSON file with a `checksum`. ValueError if it is not as it was written."""
-    value = read_json(path, kind)
-    if value["checksum"] != checksum_of(value):
-        raise ValueError(
-            f"{path}: it was changed since it was written, as its checksum says; put it back"
-        )
-    return value
 
 
 def read_bounded(path: Path, largest: int, what: str) -> bytes:
@@ -239,48 +193,6 @@ def sha256_of_file(path: Path) -> str:
     _regular_size(path, "a file of a token set")
     with open(path, "rb") as file:
         return hashlib.file_digest(file, "sha256").hexdigest()
-
-
-def parse_json(data: bytes, path: Path | str, kind: str) -> dict[str, Any]:
-    """Parses the bytes of a JSON file.
-
-    ValueError if they are of another kind or version, or their content is wrong.
-    """
-    expected = KINDS[kind].shown
-    try:
-        value: dict[str, Any] = json.loads(data, parse_constant=_refuse_constant)
-    except (ValueError, RecursionError) as error:
-        raise ValueError(
-            f"{path}: expected {expected}, found broken JSON ({error}); delete it and prepare again"
-        ) from error
-    _require_header(value, path, kind)
-    try:
-        check(kind, value)
-    except ValueError as error:
-        raise ValueError(f"{path}: {error}") from error
-    return value
-
-
-def _require_header(value: Any, path: Path | str, kind: str) -> None:
-    expected = (f"tokenmill-{kind}", VERSION)
-    if isinstance(value, dict):
-        actual: object = (value.get("format"), value.get("version"))
-    else:
-        actual = f"a {type(value).__name__}"
-    if actual != expected:
-        raise ValueError(
-            f"{path}: expected {KINDS[kind].shown}, of format tokenmill-{kind}, version {VERSION}, "
-            f"found {actual}; if it is a file of a token set, delete it and prepare again"
-        )
-
-
-def _refuse_constant(text: str) -> None:
-    raise ValueError(f"{text} is not a number")
-
-
-def header(kind: str) -> dict[str, Any]:
-    """The first keys of every JSON file."""
-    return {"format": f"tokenmill-{kind}", "version": VERSION}
 
 
 def remove_temporary_files(*folders: Path) -> None:

@@ -14,15 +14,8 @@ from typing import Any
 import numpy as np
 
 from tokenmill.store.columns import LISTED
-from tokenmill.store.files import (
-    checksum_of,
-    header,
-    read_unchanged,
-    sha256_of_file,
-    sync_folder,
-    write_changed,
-    write_json,
-)
+from tokenmill.store.files import sha256_of_file, sync_folder, write_changed
+from tokenmill.store.json_files import checksum_of, header, read_unchanged, write_json
 from tokenmill.store.schema import CHAT_COUNTS, dtype_name
 from tokenmill.store.shards import COUNTS, ShardEntry, Split, shard_path
 from tokenmill.store.views import DIGEST

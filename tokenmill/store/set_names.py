@@ -15,7 +15,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from tokenmill.addresses import named, path_of
-from tokenmill.store.files import read_json
+from tokenmill.store.json_files import read_json
 
 TOKENS_ROOT = Path("data/tokens")  # where prepare writes sets, and where names are looked up
 

@@ -18,7 +18,8 @@ from typing import Any, Self
 import numpy as np
 
 from tokenmill.store.columns import BIT, COLUMNS, OFFSETS, PARQUET, TOKENS, Column
-from tokenmill.store.files import AtomicFile, as_json, header, sync_folder
+from tokenmill.store.files import AtomicFile, sync_folder
+from tokenmill.store.json_files import as_json, header
 from tokenmill.store.shards import DTYPES, OFFSET, shard_path
 
 RECORD = "json"  # the suffix of a shard's record

@@ -31,7 +31,7 @@ from tokenmill.store.columns import (
     columns_of,
     listed_sha256,
 )
-from tokenmill.store.files import read_json
+from tokenmill.store.json_files import read_json
 from tokenmill.store.maps import map_file, read_ahead, read_here_and_there
 from tokenmill.store.schema import LEFT_OUT_COUNTS
 from tokenmill.threads import cached_property

@@ -16,7 +16,7 @@ import numpy as np
 from tokenmill.addresses import is_address
 from tokenmill.checks import one_of
 from tokenmill.messages import counted, redact
-from tokenmill.store.files import read_json
+from tokenmill.store.json_files import read_json
 from tokenmill.store.manifests import digest_of, kept_manifest
 from tokenmill.store.set_names import set_folder
 from tokenmill.store.shards import (

@@ -16,7 +16,7 @@ from typing import Any
 
 import numpy as np
 
-from tokenmill.store.files import read_json
+from tokenmill.store.json_files import read_json
 from tokenmill.store.shards import ShardEntry, map_numbers
 from tokenmill.threads import cached_property
 

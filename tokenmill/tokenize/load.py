@@ -19,7 +19,8 @@ from tokenmill.addresses import path_of
 from tokenmill.extras import naming_the_extra
 from tokenmill.hub_client import ACCESS, REPOSITORY, endpoint
 from tokenmill.messages import first_line
-from tokenmill.store.files import LARGEST, read_bounded
+from tokenmill.store.files import read_bounded
+from tokenmill.store.json_files import LARGEST
 from tokenmill.store.schema import MOST_IDS
 from tokenmill.tokenize.huggingface import HuggingFace
 from tokenmill.tokenize.pickled import read_pickle

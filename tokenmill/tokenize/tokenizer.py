@@ -23,7 +23,8 @@ from typing import TYPE_CHECKING, Any, ClassVar, Self
 
 import numpy as np
 
-from tokenmill.store.files import header, read_json, write_changed
+from tokenmill.store.files import write_changed
+from tokenmill.store.json_files import header, read_json
 from tokenmill.store.names import plain
 from tokenmill.store.schema import MOST_IDS
 from tokenmill.store.token_sets import TokenSet

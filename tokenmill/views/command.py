@@ -22,7 +22,8 @@ from rich.table import Column, Table
 from tokenmill.messages import counted, sanitize
 from tokenmill.remote.token_set import open_set
 from tokenmill.store.columns import KNOWN
-from tokenmill.store.files import read_json, remove_temporary_files
+from tokenmill.store.files import remove_temporary_files
+from tokenmill.store.json_files import read_json
 from tokenmill.store.token_sets import TokenSet
 from tokenmill.store.views import FOLDER, read_view
 from tokenmill.views.distributions import MOST_VALUES, Line, distributions

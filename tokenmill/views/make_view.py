@@ -20,7 +20,8 @@ from tokenmill.remote.token_set import RemoteTokenSet
 from tokenmill.rows.order import random_bits
 from tokenmill.rows.windows import DEFAULT_WINDOW_SIZE, cut_slices
 from tokenmill.store.columns import KNOWN
-from tokenmill.store.files import AtomicFile, checksum_of, header, write_json
+from tokenmill.store.files import AtomicFile
+from tokenmill.store.json_files import checksum_of, header, write_json
 from tokenmill.store.shards import SPLITS, ShardEntry, Split
 from tokenmill.store.token_sets import TokenSet
 from tokenmill.store.views import FOLDER, MOST, NAME, VIEW_ARRAYS
