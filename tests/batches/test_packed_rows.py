@@ -12,7 +12,7 @@ from itertools import islice
 import pytest
 from making import ROOT, make_sources, make_token_set
 from reference import SEQ_LEN, make_loader, rows_of
-from torch.utils.data import DataLoader, IterableDataset
+from torch.utils.data import DataLoader, IterableDataset, get_worker_info
 from torchdata.stateful_dataloader import StatefulDataLoader
 
 from tokenmill import Mixture, PackedRows, RowLoader
@@ -219,8 +219,20 @@ class HoldingALoader(IterableDataset):
         yield next(self.loader)
 
 
-def test_a_row_loader_in_several_workers_is_refused(token_set):
+class DividingRows(IterableDataset):
+    def __init__(self, tokens):
+        self.tokens = tokens
+
+    def __iter__(self):
+        worker = get_worker_info()
+        share = {"rank": worker.id, "world_size": worker.num_workers}
+        yield next(RowLoader(self.tokens, batch_size=1, seq_len=16, **share))[0]
+
+
+def test_a_row_loader_in_several_workers_is_refused_unless_each_has_a_rank(token_set):
     dataset = HoldingALoader(token_set)
     assert next(iter(DataLoader(dataset, batch_size=None, num_workers=1)))[0].shape == (1, 16)
     with pytest.raises(ValueError, match="a RowLoader in 2 workers of a DataLoader would deal"):
         next(iter(DataLoader(dataset, batch_size=None, num_workers=2)))
+    first, second = DataLoader(DividingRows(token_set), batch_size=None, num_workers=2)
+    assert first.tolist() != second.tolist()

@@ -156,8 +156,8 @@ class BaseLoader(LoaderFacts, Iterator[Arrays], Generic[Arrays]):
     def _start(self) -> None:
         """Makes batches from the run on."""
         self._require_open()
-        require_no_other_worker()
         if self.config.rank is None:
+            require_no_other_worker()
             self._require_rank(*self._find_rank())
         self._pid = os.getpid()
         stop = Stop()

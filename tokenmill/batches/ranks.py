@@ -160,8 +160,8 @@ def require_no_other_worker() -> None:
     if num_workers > 1:
         raise ValueError(
             f"a RowLoader in {num_workers} workers of a DataLoader would deal every row so many "
-            "times; iterate over the RowLoader itself, which makes batches ahead in a thread, or "
-            "give PackedRows to the DataLoader, with num_workers=1"
+            "times; iterate over the RowLoader itself, which makes batches ahead in a thread; or "
+            "give PackedRows to the DataLoader, with num_workers=1; or pass rank and world_size"
         )
 
 

@@ -37,7 +37,8 @@ from tokenmill.tokenize.encoder import Encoder
 
 # a shard takes up to this many times the text that was planned, from the sizes of files
 ROOM = 2
-PUBLISHING_SECONDS = 60.0  # that a run may take to list the shards of a set
+MANIFESTS = "manifests"  # the folder that is locked while shards are replaced, or listed
+PUBLISHING_SECONDS = 60.0  # that a run may take to list them
 MOST_LOST = 0.001  # of a unit's characters, for which the tokenizer may have no token
 GATHERED_BYTES = BATCH_BYTES // 2
 # a text; or four numbers: documents, tokens, bytes of text, bytes of the unit's files
@@ -78,7 +79,7 @@ def make(work: Work, unit: Unit, report: Report) -> Record:
         report(0, 0, 0, unit.bytes - done)
         records = writer.complete()
         # no run lists shards while another one replaces them
-        with locked(folder, seconds=PUBLISHING_SECONDS):
+        with locked(folder / MANIFESTS, seconds=PUBLISHING_SECONDS):
             record = _made_meanwhile(unit, work)
             if record is not None:
                 return record

@@ -52,13 +52,14 @@ class WorkerSource:
         if self._process is not None and self._process.is_alive():
             return
         self._pipe, source_end = self._context.Pipe()
-        self._process = self._context.Process(
+        process = self._context.Process(
             target=_fork_workers, args=(source_end, modules), daemon=True
         )
         self._has_begun = False
         resource_tracker.ensure_running()  # before: it unblocks SIGINT
         with _without_sigint(), _without_main():
-            self._process.start()
+            process.start()
+        self._process = process
         source_end.close()
 
     def call(self, early: Begin) -> None:
@@ -73,7 +74,7 @@ class WorkerSource:
         self._has_begun = True
 
     def _send(self, function: Function | None, begin: Begin) -> None:
-        with contextlib.suppress(BrokenPipeError):  # it has died, as its workers will say
+        with contextlib.suppress(ConnectionError):  # it has died, as its workers will say
             self._pipe.send((function, begin))
 
     def fork(self) -> Any:
