@@ -3,6 +3,7 @@
 import json
 import re
 import sys
+from contextlib import suppress
 from dataclasses import replace
 
 import pytest
@@ -420,6 +421,34 @@ def test_a_run_that_is_refused_leaves_the_set_that_another_has_finished(
     listed = {file for shard in read_manifest(folder)["shards"] for file in shard["sources"]}
     assert listed == {"a.jsonl", "b.jsonl"}
     assert verify(folder) == {}
+
+
+def test_a_unit_that_another_run_makes_after_it_was_checked_is_refused(tmp_path, tokenizer_json):
+    texts = make_text(60, seed=1)
+    for folder, of_it in (("A", texts), ("B", texts[::-1])):
+        (tmp_path / folder).mkdir()
+        (tmp_path / folder / "a.jsonl").write_text(jsonl(of_it))
+    mine = PrepareConfig(
+        source=str(tmp_path / "A"),
+        name="s",
+        tokenizer=str(tokenizer_json),
+        tokens_root=str(tmp_path / "t"),
+        shard_text_bytes=3000,
+        workers=1,
+    )
+    with pytest.MonkeyPatch.context() as patch:
+        shards_of = run_module.shards_of
+
+        def meanwhile(*arguments):
+            patch.setattr(run_module, "shards_of", shards_of)
+            with suppress(ValueError):  # of the other part, which is not of its source
+                prepare(replace(mine, source=str(tmp_path / "B"), part="1/2"))
+            return shards_of(*arguments)
+
+        patch.setattr(run_module, "shards_of", meanwhile)
+        with pytest.raises(ValueError, match="another run has made shard a.000 again"):
+            prepare(mine)
+    assert not list((tmp_path / "t").glob("*/manifest.json"))
 
 
 def test_files_are_counted_by_number(tmp_path):

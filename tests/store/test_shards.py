@@ -2,10 +2,9 @@
 
 import itertools
 import json
-import os
 import shutil
 import tracemalloc
-from contextlib import ExitStack, suppress
+from contextlib import suppress
 
 import numpy as np
 import pytest
@@ -68,16 +67,6 @@ def test_a_kill_while_a_shard_is_replaced_leaves_no_record_of_the_former_one(tmp
                 writer.publish()
     assert np.fromfile(tmp_path / "shards/a.000.bin", "<u2").tolist() == [3, 4]
     assert sorted(path.name for path in tmp_path.glob("shards/*")) == ["a.000.bin", "a.000.idx"]
-
-
-def test_shards_that_wait_for_their_names_hold_no_file_open(tmp_path):
-    before = len(os.listdir("/proc/self/fd"))
-    with ExitStack() as stack:
-        for number in range(20):
-            writer = stack.enter_context(ShardWriter(tmp_path, f"a.{number:03d}", "uint16"))
-            writer.write(np.array([1, 2]), [2])
-            writer.complete(FACTS)
-        assert len(os.listdir("/proc/self/fd")) == before
 
 
 def killed_after(count, function):

@@ -116,12 +116,12 @@ class AtomicFile:
         if self._durable and hasattr(os, "posix_fadvise"):
             # the next file is written several times faster into memory that is warm
             os.posix_fadvise(descriptor, 0, 0, os.POSIX_FADV_DONTNEED)
-        self._file.close()  # a unit may have hundreds of files that wait for their names
         return self.facts()
 
     def rename(self) -> None:
         """Gives the file that is flushed its name, in place of one that has it."""
         os.replace(self._temporary, self.path)
+        self._file.close()  # until here it is locked
 
     def facts(self) -> dict[str, Any]:
         """The {"bytes", "sha256", "crc32"} of what was written so far."""
