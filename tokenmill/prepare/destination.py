@@ -88,7 +88,7 @@ class Destination:
         for folder in folders:
             folder.mkdir(parents=True, exist_ok=True)
             remove_temporary_files(folder)
-        if self.manifest() is None:
+        if self.manifest_stamp() is None:
             self.keep_command(command)
         tokenizer.save(self.folder / "tokenizer.json")
         write_token_bytes(self.folder, tokenizer.token_bytes())

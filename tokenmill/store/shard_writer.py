@@ -90,8 +90,8 @@ class ShardWriter:
             **facts,
         }
         self._begin_file(OFFSETS.suffix).write(offsets.data)
-        for suffix, file in self._files.items():
-            record[suffix] = file.flush()
+        for suffix in (TOKENS.suffix, OFFSETS.suffix, *self._columns):
+            record[suffix] = self._files[suffix].flush()
         self._record = as_json(record)
         record_file = self._begin_file(RECORD)
         record_file.write(self._record)
