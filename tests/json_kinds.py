@@ -2,14 +2,25 @@
 
 import json
 
+import numpy as np
+import pyarrow as pa
 import tokenizers
 from making import make_text
 from tokenizers import Regex, decoders, models, normalizers, pre_tokenizers, processors, trainers
+
+from tokenmill.tokenize.encoder import Encoder
+from tokenmill.tokenize.proofs import Proof
 
 TEXTS = make_text(300, seed=0)  # what they are trained on; benchmarks/engines.py has more,
 FACTOR = 1  # and vocabularies so many times as large
 BYTES = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)
 SPECIAL = ["<unk>", "<s>", "</s>"]
+NEWER_MARKS = [  # which gigatoken 0.10.0 and tokenizers 0.23.3 order differently
+    "\u0c15\u0c4d\u0c3c",  # Telugu: a virama, and the nukta of Unicode 14
+    "\u0e81\u0eb8\u0eba",  # Lao: a sign of Unicode 12
+    "e\u1ac0\u0e48",  # a mark of Unicode 13, and one that is as old as Unicode
+    "\u1ab1\u1ac3",  # Unicode 7 and 14
+]
 
 
 def bpe(pre_tokenizer, normalizer=None, **more):
@@ -111,3 +122,17 @@ KINDS = {
     "added": with_added_tokens,
     "cut": cut_and_padded,
 }
+
+
+def by_gigatoken(tokenizer, code_points=()) -> Encoder:
+    """The engine without its proof, which takes seconds: a test compares what it asks about."""
+    return Encoder(tokenizer, "gigatoken", Proof(np.array(code_points, int)))
+
+
+def require_same(theirs, encoder, texts) -> None:
+    """That an encoder gives the library's ids of each text, behind BOS."""
+    tokens, lengths, _ = encoder.encode(pa.array(texts, pa.large_string()))
+    actual = np.split(tokens, np.cumsum(lengths)[:-1])
+    expected = theirs.encode_batch_fast(texts, add_special_tokens=False)
+    for text, ids, right in zip(texts, actual, expected, strict=True):
+        assert ids[1:].tolist() == right.ids, ascii(text)
