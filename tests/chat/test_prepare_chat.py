@@ -118,17 +118,22 @@ def test_tokens_that_are_added_are_special_everywhere(kind, tokenizer_json, tmp_
     assert tokenizer.decode(ids[1:4]).startswith("<|user|><|")
     assert verify(folder) == {}
     assert "all shards are made" in run_prepare(folder, "--dry-run", cwd=tmp_path).stdout
-    for_two = ("--bos-token", former.bos_token, "--add-tokens", "<|user|>,<|end|>", "--dry-run")
-    lacking = run_prepare(*flags, *for_two, cwd=tmp_path)
-    assert "writes <|assistant|>, which" in lacking.stderr
-    computed = tmp_path / "computed.jinja"
-    computed.write_text("{% for m in messages %}<|{{ m.role }}|>{{ m.content }}<|end|>{% endfor %}")
-    flags_of_it = ["computed.jinja" if word == "own.jinja" else word for word in flags]
-    for_three = ("--add-tokens", "<|user|>,<|assistant|>,<|end|>", "--dry-run")
-    lacking = run_prepare(*flags_of_it, *for_three, cwd=tmp_path)
-    assert "writes <|system|>, which" in lacking.stderr
     again = run_prepare(*flags, "--add-tokens", former.bos_token, cwd=tmp_path, check=False)
     assert "cannot be added, as it is a token already" in again.stderr
+
+
+def test_tokens_that_a_template_writes_and_the_tokenizer_lacks_are_told(tokenizer_json, tmp_path):
+    turns = [{"role": role, "content": "a"} for role in ("user", "assistant")]
+    write_jsonl(tmp_path / "a.jsonl", [{"messages": turns}])
+    computed = "{% for m in messages %}<|{{ m.role }}|>{{ m.content }}<|end|>{% endfor %}"
+    for template, added, lacking in (
+        (OWN, "<|user|>,<|end|>", "<|assistant|>"),
+        (computed, "<|user|>,<|assistant|>,<|end|>", "<|system|>"),
+    ):
+        (tmp_path / "own.jinja").write_text(template)
+        flags = ["--source", "a.jsonl", "--chat", "own.jinja", "--tokenizer", tokenizer_json]
+        done = run_prepare(*flags, "--add-tokens", added, "--dry-run", cwd=tmp_path)
+        assert f"writes {lacking}, which" in done.stderr
 
 
 BROKEN = {"messages": [{"role": "alien", "content": "a"}]}

@@ -45,40 +45,30 @@ def config_of(tmp_path, answer, tokenizer_json, **more):
     if "content[0]" in answer:
         template = template.replace("{{ m.content }}", "{{ m.content[0].text }}")
     path.write_text(template)
-    return PrepareConfig(source="x", chat=path, tokenizer=tokenizer_json, **more)
-
-
-@pytest.fixture(scope="module")
-def with_im_end(tmp_path_factory):
-    from tokenizers import Tokenizer, models, pre_tokenizers
-
-    letters = sorted(pre_tokenizers.ByteLevel.alphabet())
-    theirs = Tokenizer(models.BPE({letter: id for id, letter in enumerate(letters)}, []))
-    theirs.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
-    theirs.add_special_tokens(["<s>", "<|im_start|>", "<|im_end|>"])
-    path = tmp_path_factory.mktemp("marked") / "tokenizer.json"
-    theirs.save(str(path))
-    return path
+    added = "<|im_start|>,<|im_end|>"
+    return PrepareConfig(source="x", chat=path, tokenizer=tokenizer_json, add_tokens=added, **more)
 
 
 @pytest.mark.parametrize("kind", UNENDED)
-def test_marks_that_leave_out_the_end_are_refused_unless_that_is_meant(kind, tmp_path, with_im_end):
+def test_marks_that_leave_out_the_end_are_refused_unless_that_is_meant(
+    kind, tmp_path, tokenizer_json
+):
     answer, end = UNENDED[kind]
-    config = config_of(tmp_path, answer, with_im_end)
+    config = config_of(tmp_path, answer, tokenizer_json)
     said = rf"marked.jinja: .* leave <\|{end}\|> out of the loss, .*--unended-turns"
     with pytest.raises(ValueError, match=said):
         find_tokenizer(config, [], None, print)
     sentences: list[str] = []
-    meant = config_of(tmp_path, answer, with_im_end, unended_turns=True)
+    meant = config_of(tmp_path, answer, tokenizer_json, unended_turns=True)
     assert find_tokenizer(meant, [], None, sentences.append)
     assert sentences[-1].startswith("warning: ")
     assert f"leave <|{end}|> out of the loss" in sentences[-1]
 
 
 @pytest.mark.parametrize("kind", IN_LOSS)
-def test_an_end_in_the_loss_is_taken_without_a_word(kind, tmp_path, with_im_end):
+def test_an_end_in_the_loss_is_taken_without_a_word(kind, tmp_path, tokenizer_json):
     sentences: list[str] = []
     assert find_tokenizer(
-        config_of(tmp_path, IN_LOSS[kind], with_im_end), [], None, sentences.append
+        config_of(tmp_path, IN_LOSS[kind], tokenizer_json), [], None, sentences.append
     )
     assert not any(sentence.startswith("warning") for sentence in sentences)

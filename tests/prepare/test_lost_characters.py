@@ -68,6 +68,8 @@ def test_what_a_tokenizer_has_no_token_for_is_found(kind, tmp_path):
     characters = LostCharacters(tokenizer)
     assert characters.unknown
     assert characters.among([TEXT, ""]) == (lost, len(TEXT))
+    if kind in ("words", "BPE"):
+        assert not characters.keeps_white_space
 
 
 @pytest.mark.parametrize("kind", WHOLE)
@@ -88,12 +90,6 @@ def config_of(tmp_path, rows, **more):
     flags = {"tokenizer": tmp_path / "tokenizer.json", "bos_token": "<s>", "workers": 1}
     flags |= {"val_file": str(tmp_path / "val.jsonl"), "tokens_root": str(tmp_path / "tokens")}
     return PrepareConfig(source=str(tmp_path / "a.jsonl"), **flags, **more)
-
-
-@pytest.mark.parametrize("kind", ["words", "BPE"])
-def test_a_tokenizer_that_drops_white_space_is_told(kind, tmp_path):
-    LOSING[kind][0].save(str(tmp_path / "tokenizer.json"))
-    assert not LostCharacters(load_any(str(tmp_path / "tokenizer.json"), "<s>")).keeps_white_space
 
 
 def test_more_than_a_thousandth_of_lost_characters_stops(tmp_path, capfd):
