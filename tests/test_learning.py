@@ -118,6 +118,8 @@ def test_windows_count_every_target_once(text):
 
 
 def test_a_small_run_adds_what_is_missing_and_the_table_pairs_seeds(tmp_path, capsys, monkeypatch):
+    tiny = learning.SMALL._replace(width=16, seq_len=32, batch_size=4)
+    monkeypatch.setattr(learning, "SMALL", tiny)
     rng = np.random.default_rng(1)
     train = [rng.integers(2, 900, 700).tolist() for _ in range(2)]
     tokens = make_token_set(tmp_path / "set", train=train, val=[[5, 400, 700]], vocab=500)

@@ -14,7 +14,7 @@ import traceback
 import pytest
 import warm
 from file_server import FileServer, Hub, environment
-from making import ROOT, make_text, run_prepare, tree, write_parquet
+from making import QUICK_REPORT, ROOT, make_text, run_prepare, tree, write_parquet
 
 from tokenmill import RowLoader, TokenSet, cli
 from tokenmill.addresses import named
@@ -101,7 +101,7 @@ def test_a_signature_is_in_no_file_and_no_word(tokenizer_json, tmp_path):
         )
     with FileServer.of(folder) as server:
         where = f"{server.url}/set?sig=S3CRET"
-        words = ("-m", "tokenmill", "report", where, "--out", tmp_path / "report.html")
+        words = (*QUICK_REPORT, where, "--out", tmp_path / "report.html")
         report = warm.run(
             *words, cwd=ROOT, env={**os.environ, "TOKENMILL_CACHE": str(tmp_path / "cache")}
         )

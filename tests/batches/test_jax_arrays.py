@@ -56,6 +56,7 @@ def jax_batches(tokens, folder, processes, count, state=None, batch_size=B, devi
     return dealt, printed[0][1]
 
 
+@pytest.mark.slow
 def test_four_processes_are_torch_s_four_ranks_over_two_epochs_resumed_on_two(token_set, tmp_path):
     """The global batches, bit for bit; and the positions."""
     rows = tokenmill.RowLoader(token_set, batch_size=1, seq_len=SEQ_LEN).rows

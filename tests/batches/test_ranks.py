@@ -80,11 +80,13 @@ loader = RowLoader(**how, mesh=mesh["dp"])
 rows = [next(loader)[0].tolist() for _ in range(3)]
 again = RowLoader(**how, mesh=mesh["dp"])
 again.load_state_dict(loader.state_dict())
+both = RowLoader(**how, mesh=mesh)
 spawned = DataLoader(PackedRows(**how, mesh=mesh["dp"]), batch_size=None, num_workers=1,
                      multiprocessing_context="spawn")
-both = RowLoader(**how, mesh=mesh)
+if mesh.get_coordinate() == [1, 1]:  # one is enough: each starts a Python of its own
+    assert next(iter(spawned))[0].tolist() == rows[0]
 tell([mesh.get_coordinate(), rows, next(again)[0].tolist() == next(loader)[0].tolist(),
-      next(iter(spawned))[0].tolist() == rows[0], [both.rank, both.world_size]])
+      [both.rank, both.world_size]])
 """
 
 
@@ -93,8 +95,8 @@ def test_the_ranks_of_one_data_parallel_place_of_a_mesh_get_the_same_rows(token_
     expected = [make_loader(token_set, rank=place, world_size=2) for place in range(2)]
     expected = [inputs_of(loader, 3) for loader in expected]
     assert [coordinate for coordinate, *_ in ranks] == [[0, 0], [0, 1], [1, 0], [1, 1]]
-    for (place, _), rows, *same, _ in ranks:
-        assert (rows, same) == (expected[place], [True, True])
+    for (place, _), rows, is_resumed, _ in ranks:
+        assert (rows, is_resumed) == (expected[place], True)
     assert [both for *_, both in ranks] == [[rank, 4] for rank in range(4)], (
         "two dimensions, both data-parallel"
     )

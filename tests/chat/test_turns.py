@@ -58,7 +58,7 @@ LIKE_CHATML = {
 def test_the_assistant_s_content_and_end_are_learned_letter_by_letter(name):
     template, begin, after, change = LIKE_CHATML[name]
     rng = random.Random(0)
-    for _ in range(300):
+    for _ in range(100):
         messages = random_messages(rng)
         text, learned, special = found_in(template, {"messages": messages})
         assert (text, learned) == by_characters(messages, begin, "<|im_end|>", after, change)
@@ -235,7 +235,7 @@ def test_a_template_that_opens_answers_only_in_the_history_is_refused():
 def test_masks_do_not_depend_on_the_conversations_before(template):
     warm = finder(template)
     rng = random.Random(1)
-    for _ in range(120):
+    for _ in range(50):
         messages = random_messages(rng)
         for message in messages:
             if message["role"] == "assistant" and template == REWRITING and rng.random() < 0.3:
@@ -248,7 +248,7 @@ def test_masks_do_not_depend_on_the_conversations_before(template):
             except CannotMask as error:
                 results.append(str(error))
         assert results[0] == results[1]
-    assert 0 < len(warm._shapes) < 120, "conversations of one shape share it"
+    assert 0 < len(warm._shapes) < 50, "conversations of one shape share it"
 
 
 def test_the_date_of_a_template_is_fixed():

@@ -297,10 +297,10 @@ def test_a_view_is_written_copy_by_copy(small_set, tmp_path, layout, eos):
     assert tokens == sum(expected, [])
 
 
-@pytest.mark.parametrize(
-    "layout", [name for name, layout in layouts.LAYOUTS.items() if layout.read]
-)
-@pytest.mark.parametrize("eos", [False, True])
+COME_BACK = [(name, False) for name, layout in layouts.LAYOUTS.items() if layout.read]
+
+
+@pytest.mark.parametrize(("layout", "eos"), [*COME_BACK, ("raw", True), ("parquet", True)])
 def test_what_was_written_comes_back_with_the_same_documents(
     prepared, take, tmp_path, capsys, layout, eos
 ):

@@ -173,7 +173,7 @@ def test_skip_cuts_leaves_out_16_targets_after_each_inserted_bos_and_no_other(te
     settings = {"batch_size": 2, "seq_len": seq_len, "epochs": 1, "drop_last": False}
     everything = RowLoader(text_set, **settings)
     skipping = RowLoader(text_set, loss="skip_cuts", **settings)
-    batches = list(skipping)
+    batches = list(islice(skipping, 100))
     run = RunRows.of_position(skipping.state_dict(), {"": TokenSet(text_set)})
     num_cuts = 0
     for step, (inputs, targets) in enumerate(batches):

@@ -54,7 +54,9 @@ def test_ranks_deal_the_same_rows_and_resume_anywhere_as_others(token_set, windo
         (3, 1, 9),
     ]:
         ranks = [
-            make_loader(token_set, batch_size, rank=r, world_size=world_size, **settings)
+            make_loader(
+                token_set, batch_size, rank=r, world_size=world_size, prefetch=0, **settings
+            )
             for r in range(world_size)
         ]
         for loader in ranks:

@@ -193,7 +193,7 @@ def test_names_from_a_manifest_or_a_listing_stay_in_the_folder(folder, tmp_path)
 def test_a_copy_that_is_killed_continues_and_shows_the_old_set_or_the_new_one(
     prepared, bucket, tmp_path, verb
 ):
-    train = [lengths(1 << 18, n) for n in range(40)]
+    train = [lengths(1 << 16, n) for n in range(40)]
     token_set = make_token_set(tmp_path / "web", train=train, val=[[300] * 20])
     give_small_files(token_set, prepared[1])
     if verb == "push":

@@ -264,7 +264,7 @@ NO_ROWS = {
 
 @cache
 def rows_of(folder):
-    return [inputs for inputs, _ in batches(folder)]
+    return [inputs for inputs, _ in batches(folder, batch_size=32)]
 
 
 @pytest.mark.parametrize("fault", NO_ROWS)
@@ -280,7 +280,7 @@ def test_what_is_not_the_set_s_is_an_error_and_no_row(folder, server, tmp_path, 
             open_set(address)
         return
     there = []
-    with RowLoader(address, batch_size=8, seq_len=512, epochs=1, cache_dir=tmp_path) as loader:
+    with RowLoader(address, batch_size=32, seq_len=512, epochs=1, cache_dir=tmp_path) as loader:
         with pytest.raises((OSError, ValueError), match=message):
             there.extend(inputs for inputs, _ in loader)
         there = there[: loader.step]

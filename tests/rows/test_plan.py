@@ -58,7 +58,7 @@ def counted(content, stages_used):
 
 @given(many_lengths, stages, last_lens, st.integers(0, 3))
 @example([9, 9, 9, 9], [(13, 0.5), (7, 0.0)], 17, 0)
-@settings(max_examples=150)
+@settings(max_examples=60)
 def test_every_token_is_used_once_over_any_changes_of_the_row_length(lengths, stages, last, seed):
     content = content_of(lengths)
     used = used_rows(SPLIT, content, [*stages, (last, 1)], (seed,))
@@ -68,7 +68,7 @@ def test_every_token_is_used_once_over_any_changes_of_the_row_length(lengths, st
 @given(many_lengths, stages, last_lens)
 @example([9, 9, 9, 9], [(13, 0.5), (7, 0.0)], 17)
 @example([20] * 31, [(34, 0.1), (28, 0.6), (31, 0.5), (12, 0.05)], 24)
-@settings(max_examples=100)
+@settings(max_examples=40)
 def test_crop_uses_the_beginning_of_every_document_once_and_no_token_twice(lengths, stages, last):
     content = content_of(lengths)
     shortest = 1 + min(
@@ -81,7 +81,7 @@ def test_crop_uses_the_beginning_of_every_document_once_and_no_token_twice(lengt
 
 @pytest.mark.parametrize("long_documents", ["crop", "drop"])
 @given(st.lists(st.tuples(st.integers(1, 40), st.integers(0, 50)), max_size=30), stages, last_lens)
-@settings(max_examples=100)
+@settings(max_examples=40)
 def test_a_whole_document_is_used_once_if_it_fits_and_a_target_of_it_is_kept(
     long_documents, documents, stages, last
 ):

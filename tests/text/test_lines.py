@@ -65,7 +65,7 @@ def test_jsonl_gives_every_text_once_in_order_wherever_it_is_cut(
         assert counts_of(path, size=size).get("empty_documents", 0) == texts.count("")
 
 
-@settings(max_examples=300)
+@settings(max_examples=100)
 @given(
     st.text("ab\n", max_size=60),
     st.sampled_from(["\n", "\n\n", "ab", "aba", "a\n", "nowhere"]),
@@ -102,18 +102,17 @@ def test_nulls_blank_lines_bad_bytes_and_lone_surrogates(tmp_path):
     assert counts_of(path) == left_out | {"repaired_documents": 4}
 
 
-@pytest.mark.parametrize("ending", sorted(COMPRESS))
 @pytest.mark.parametrize(
-    ("line", "found"),
+    ("line", "found", "ending"),
     [
-        (b'{"text": "cut o', r"no JSON \(Unterminated string"),
-        (b'{"content": "x", "id": 3}', "keys content, id"),
-        (b'["text"]', "a list: one JSON array, where an object a line is read"),
-        (b'{"text": 5}', "a int there"),
-        (b'{"text": "a"}{"text": "b"}', "no JSON .Extra data"),
+        (b'{"text": "cut o', r"no JSON \(Unterminated string", ""),
+        (b'{"content": "x", "id": 3}', "keys content, id", ""),
+        (b'["text"]', "a list: one JSON array, where an object a line is read", ".gz"),
+        (b'{"text": 5}', "a int there", ".zst"),
+        (b'{"text": "a"}{"text": "b"}', "no JSON .Extra data", ""),
     ],
 )
-def test_a_broken_line_is_named_with_file_and_line_or_counted(tmp_path, ending, line, found):
+def test_a_broken_line_is_named_with_file_and_line_or_counted(tmp_path, line, found, ending):
     all_lines = as_jsonl(make_text(documents=50, seed=0)).splitlines(keepends=True)
     path = tmp_path / f"a.jsonl{ending}"
     path.write_bytes(COMPRESS[ending](b"".join([*all_lines[:40], line + b"\n", *all_lines[40:]])))
