@@ -117,6 +117,7 @@ def test_windows_count_every_target_once(text):
     assert counted == expected
 
 
+@pytest.mark.slow
 def test_a_small_run_adds_what_is_missing_and_the_table_pairs_seeds(tmp_path, capsys, monkeypatch):
     tiny = learning.SMALL._replace(width=16, seq_len=32, batch_size=4)
     monkeypatch.setattr(learning, "SMALL", tiny)

@@ -193,19 +193,19 @@ def test_names_from_a_manifest_or_a_listing_stay_in_the_folder(folder, tmp_path)
 def test_a_copy_that_is_killed_continues_and_shows_the_old_set_or_the_new_one(
     prepared, bucket, tmp_path, verb
 ):
-    train = [lengths(1 << 16, n) for n in range(40)]
+    train = [lengths(1 << 16, n) for n in range(20)]
     token_set = make_token_set(tmp_path / "web", train=train, val=[[300] * 20])
     give_small_files(token_set, prepared[1])
     if verb == "push":
         address = f"s3://{bucket}/web"
         words = ["push", token_set, address]
     else:
-        server = FileServer.of(token_set, delay=0.02)
+        server = FileServer.of(token_set, delay=0.04)
         words = ["pull", f"{server.url}/set", tmp_path / "back"]
 
     def has_copied(share):
         if verb == "push":
-            return len(files.sizes(address)) > share * 123
+            return len(files.sizes(address)) > share * 63
         return server.tokens_served() > share * size(token_set)
 
     command = ["-m", "tokenmill", *words]
@@ -219,7 +219,7 @@ def test_a_copy_that_is_killed_continues_and_shows_the_old_set_or_the_new_one(
             assert not (tmp_path / "back" / "manifest.json").exists()
     last = warm.run(*command)
     assert last.returncode == 0, last.stderr
-    assert int(last.stdout.split()[1]) < 41, "what was there was not copied again"
+    assert int(last.stdout.split()[1]) < 21, "what was there was not copied again"
     if verb == "push":
         assert cli.main(["pull", address, str(tmp_path / "back")]) == 0
     else:
