@@ -4,8 +4,9 @@ import json
 import re
 
 import pytest
+from making import run_prepare
 
-from tokenmill import Documents, PrepareConfig, TokenSet, prepare
+from tokenmill import Documents, TokenSet
 
 TEXT = [json.dumps({"text": name * 60}) for name in ("alpha ", "beta ", "gamma ")]
 ANSWERS = [
@@ -43,19 +44,12 @@ def test_the_line_of_a_document_is_that_of_the_file_or_none(
             files[f"{gap}.jsonl"] = lines
             (tmp_path / "in" / f"{gap}.jsonl").write_text("\n".join(lines) + "\n")
     (tmp_path / "val.jsonl").write_text(documents[0])
-    folder, *_ = prepare(
-        PrepareConfig(
-            source=tmp_path / "in",
-            val_file=str(tmp_path / "val.jsonl"),
-            tokens_root=str(tmp_path / "tokens"),
-            tokenizer=tokenizer_json,
-            chat="chatml" if form == "chat" else None,
-            skip_broken=skip_broken,
-            workers=1,
-            shard_text_bytes=1000,
-        )
-    )
-    token_set = TokenSet(folder)
+    flags = ["--source", "in", "--val-file", tmp_path / "val.jsonl", "--tokenizer", tokenizer_json]
+    flags += ["--workers", 1, "--shard-text-bytes", 1000]
+    flags += ["--chat", "chatml"] if form == "chat" else []
+    flags += ["--skip-broken"] if skip_broken else []
+    done = run_prepare(*flags, cwd=tmp_path)
+    token_set = TokenSet(tmp_path / done.stdout.splitlines()[-1])
     sources = {entry.sources for entry in token_set.split("train")}
     assert sources == {(name,) for name in files}
     for document in Documents(token_set):
