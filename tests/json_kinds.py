@@ -36,6 +36,18 @@ def bpe(pre_tokenizer, normalizer=None, **more):
     return theirs
 
 
+def letters(normalizer=None, add_prefix_space=False):
+    """Of the 256 bytes alone: it is loaded in a quarter of a second, and needs no training."""
+    alphabet = sorted(pre_tokenizers.ByteLevel.alphabet())
+    theirs = tokenizers.Tokenizer(models.BPE({letter: i for i, letter in enumerate(alphabet)}, []))
+    theirs.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space, use_regex=False)
+    theirs.decoder = decoders.ByteLevel()
+    if normalizer:
+        theirs.normalizer = normalizer
+    theirs.add_special_tokens(SPECIAL)
+    return theirs
+
+
 def llama2():
     """SentencePiece's BPE with byte fallback, as Llama 2's and Gemma's are converted."""
     theirs = tokenizers.Tokenizer(models.BPE(unk_token="<unk>", byte_fallback=True, fuse_unk=True))

@@ -13,11 +13,10 @@ import pyarrow.parquet as pq
 import pytest
 import warm
 from conversing import TOOLS, random_messages, slow_encode
-from json_kinds import bpe
+from json_kinds import letters
 from making import ROOT, run_prepare
 from making_views import make_view
 from rich.console import Console
-from tokenizers import pre_tokenizers
 
 from tokenmill import RowLoader, Tokenizer, TokenSet, cli
 from tokenmill.chat.find_rule import with_rule
@@ -93,7 +92,7 @@ def test_tokens_that_are_added_are_special_everywhere(kind, tokenizer_json, tmp_
     former = Tokenizer.load(tokenizer_json)
     if kind != "tokenmill's":
         tokenizer_json = tmp_path / "theirs.json"
-        bpe(pre_tokenizers.ByteLevel(add_prefix_space=False)).save(str(tokenizer_json))
+        letters().save(str(tokenizer_json))
         former = load_any(str(tokenizer_json), "<s>")
     (tmp_path / "own.jinja").write_text(OWN)
     texts = ["<|end|> a", "b"]

@@ -2,25 +2,19 @@
 
 import pytest
 from file_server import Hub, environment
+from json_kinds import letters
 from making import make_text, run_prepare, write_parquet
 
 from tokenmill import TokenSet
 from tokenmill.tokenize.load import find_tokenizer_file, load_any
 
 
-def hugging_face(folder, texts):
-    import tokenizers
-
-    trained = tokenizers.ByteLevelBPETokenizer()
-    trained.train_from_iterator(texts, vocab_size=400, special_tokens=["<s>"])
-    folder.mkdir(exist_ok=True)
-    trained.save(str(folder / "tokenizer.json"))
-    return (folder / "tokenizer.json").read_bytes()
-
-
 @pytest.fixture
 def hub(tmp_path):
-    data = hugging_face(tmp_path / "MyModel-1B", make_text(50, seed=0))
+    path = tmp_path / "MyModel-1B" / "tokenizer.json"
+    path.parent.mkdir()
+    letters().save(str(path))
+    data = path.read_bytes()
     with Hub("owner/MyModel-1B", {"tokenizer.json": data}) as server:
         server.commits["b" * 40] = {"config.json": b"{}"}
         yield server

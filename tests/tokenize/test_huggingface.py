@@ -15,7 +15,7 @@ import tokenizers
 import warm
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
-from json_kinds import KINDS, NEWER_MARKS, by_gigatoken, require_same
+from json_kinds import KINDS, NEWER_MARKS, by_gigatoken, letters, require_same
 from making import ROOT, make_text, run_prepare, some_slow
 
 from tokenmill.extras import MissingExtra
@@ -142,7 +142,11 @@ def test_token_bytes_add_up_to_the_text_of_byte_level_and_sentencepiece_tokenize
 
 
 def test_the_fingerprint_changes_with_what_can_change_an_id_and_with_nothing_else(tmp_path):
-    parts = json.loads(KINDS["cut"]().to_str())  # with all three
+    theirs = letters()
+    theirs.enable_truncation(5)
+    theirs.enable_padding(length=30)
+    theirs.post_processor = tokenizers.processors.RobertaProcessing(("</s>", 258), ("<s>", 257))
+    parts = json.loads(theirs.to_str())
 
     def fingerprint(**change):
         other_path = tmp_path / "other.json"
@@ -312,7 +316,7 @@ def test_a_suffix_of_words_is_no_text():
 
 def test_a_bos_that_is_not_special_is_part_of_the_fingerprint(tmp_path):
     """Text that spells it is ordinary text then, and its token otherwise."""
-    theirs = KINDS["nfc"]()
+    theirs = letters()
     theirs.add_tokens([tokenizers.AddedToken("<X>", special=False)])
     theirs.save(str(tmp_path / "tokenizer.json"))
     (tmp_path / "tokenizer_config.json").write_text(json.dumps({"bos_token": "<X>"}))
@@ -324,7 +328,7 @@ def test_a_bos_that_is_not_special_is_part_of_the_fingerprint(tmp_path):
 
 
 def test_the_ids_of_a_saved_tokenizer_are_those_of_this_release_or_an_error(tmp_path):
-    KINDS["digits"]().save(str(tmp_path / "tokenizer.json"))
+    letters().save(str(tmp_path / "tokenizer.json"))
     ours = load_foreign(tmp_path / "tokenizer.json", "<s>")
     with pytest.raises(
         ValueError,
@@ -367,7 +371,7 @@ def test_an_added_token_whose_id_the_library_does_not_give_is_refused(tmp_path):
 
 
 def test_a_dropout_is_refused(tmp_path):
-    parts = json.loads(KINDS["nfc"]().to_str())
+    parts = json.loads(letters().to_str())
     parts["model"]["dropout"] = 0.1
     (tmp_path / "tokenizer.json").write_text(json.dumps(parts))
     with pytest.raises(

@@ -7,7 +7,7 @@ from functools import partial
 import pyarrow as pa
 import pytest
 import tokenizers
-from json_kinds import BYTES, NEWER_MARKS, SPECIAL, bpe, llama2, require_same
+from json_kinds import BYTES, NEWER_MARKS, SPECIAL, bpe, letters, llama2, require_same
 from making import some_slow
 from tables import join_showing_ranks
 from tokenizers import Regex, decoders, models, normalizers, pre_tokenizers
@@ -118,15 +118,11 @@ def test_the_library_s_ids_of_random_sequences_in_every_normalizer_form(kind, tm
     require_same(theirs, encoder, random_texts(900, seed=len(kind)))
 
 
-def prefixed():
-    return bpe(pre_tokenizers.ByteLevel(add_prefix_space=True))
-
-
 def test_a_kind_that_an_engine_gets_wrong_is_left_to_the_library(tmp_path, monkeypatch):
     """The fault is in texts that only the random ones have."""
     wrong = partial(re.sub, "[\u1101-\u1112][\u1161-\u1175]", "a")
     monkeypatch.setattr(gigatoken, "make", faulty(gigatoken.make, wrong))
-    theirs, encoder, why = encoder_of(prefixed, tmp_path)
+    theirs, encoder, why = encoder_of(letters, tmp_path)
     assert encoder.engine == "tokenizers"
     assert "gigatoken and tokenizers encode a text differently near" in why
     require_same(theirs, encoder, random_texts(100, seed=1))
@@ -150,6 +146,6 @@ def test_documents_with_a_character_that_an_engine_gets_wrong_go_to_the_library(
     """One that hard and random texts lack, and an unassigned one."""
     wrong = partial(re.sub, "[\u2ff0\u0378]", "a")
     monkeypatch.setattr(gigatoken, "make", faulty(gigatoken.make, wrong))
-    theirs, encoder, _ = encoder_of(prefixed, tmp_path)
+    theirs, encoder, _ = encoder_of(letters, tmp_path)
     assert encoder.engine == "gigatoken"
     require_same(theirs, encoder, ["x\u2ff0y", "x\u0378y", "plain", "\u2ff0", "\u0378"])
