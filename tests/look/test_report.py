@@ -63,11 +63,14 @@ def page(folder):
     return page
 
 
-def decoded(folder, packing, number):
+@pytest.fixture(scope="module")
+def specimen(folder):
+    return make_specimen(TokenSet(folder), "train", SEQ_LEN + 1)
+
+
+def decoded(folder, specimen, packing, number):
     """The text of a row of the specimen, from the token set's tokens."""
-    token_set = TokenSet(folder)
     tokenizer = Tokenizer.load(folder / "tokenizer.json")
-    specimen = make_specimen(token_set, "train", SEQ_LEN + 1)
     ids = []
     for part in specimen.rows[packing][number]:
         shard, document = specimen.documents[part.document]
@@ -117,7 +120,9 @@ def test_the_page_opens_at_every_size_without_an_error_and_scrolls_only_down(
         assert left["x"] + left["width"] < right["x"], "labels are apart"
 
 
-def test_a_click_opens_each_packing_s_rows_as_the_token_set_decodes_them(browser, folder, page):
+def test_a_click_opens_each_packing_s_rows_as_the_token_set_decodes_them(
+    browser, folder, specimen, page
+):
     tab, wrong = opened(browser, page)
     for index, packing in enumerate(variants()):
         tab.locator(f"label[for=packing-{index}]").click()
@@ -128,7 +133,7 @@ def test_a_click_opens_each_packing_s_rows_as_the_token_set_decodes_them(browser
             rows.nth(number).click()
             assert tab.locator("#reader-title").text_content() == f"{packing}, row {number}"
             assert tab.locator("#text").evaluate("text => text.textContent") == decoded(
-                folder, packing, number
+                folder, specimen, packing, number
             )
             boundaries = tab.locator("#text .t")
             assert boundaries.count() > SEQ_LEN / 4, (
