@@ -57,14 +57,14 @@ FIRST += (
     "copy",
 )
 FIRST += (
-    "row_sums",
     "destination",
-    "positions",
-    "mixed_rows",
-    "convert",
-    "normalizers",
-    "report",
+    "validation",
     "jax_arrays",
+    "prepare_chat",
+    "lifetime",
+    "rows",
+    "convert",
+    "report",
 )
 
 

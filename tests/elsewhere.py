@@ -54,7 +54,7 @@ from tokenmill import RowLoader
 
 def read_code(address: str, cache: Path, **more) -> str:
     """A program that reads an epoch and prints the digest of its rows."""
-    settings = {"batch_size": 8, "seq_len": 512, "epochs": 1, "cache_dir": str(cache)} | more
+    settings = {"batch_size": 32, "seq_len": 512, "epochs": 1, "cache_dir": str(cache)} | more
     return f"""{READ}
 digest = hashlib.sha256()
 for inputs, targets in RowLoader({address!r}, **{settings!r}):
@@ -66,6 +66,6 @@ print(digest.hexdigest())
 def digest_of(tokens, **more) -> str:
     """The digest of an epoch's rows, as `read_code` prints it."""
     digest = hashlib.sha256()
-    for batch in batches(tokens, **more):
+    for batch in batches(tokens, **{"batch_size": 32} | more):
         digest.update(batch.numpy().tobytes())
     return digest.hexdigest()

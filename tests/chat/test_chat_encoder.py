@@ -8,7 +8,7 @@ import pyarrow as pa
 import pytest
 from conversing import CHATML, REWRITING, TEXTS, random_messages, slow_encode
 from json_kinds import KINDS
-from making import make_text
+from making import make_text, some_slow
 
 from tokenmill.chat.chat_encoder import ChatEncoder
 from tokenmill.chat.find_rule import with_rule
@@ -102,7 +102,9 @@ def test_nanochat_s_rendering_token_for_token(tokenizer):
         )
 
 
-@pytest.mark.parametrize("kind", ["digits", "llama2", "unigram", "word_piece"])
+@pytest.mark.parametrize(
+    "kind", some_slow(["digits", "llama2", "unigram", "word_piece"], quick=["llama2", "word_piece"])
+)
 def test_every_kind_of_tokenizer_gives_the_ids_of_its_library(kind):
     """Where no content spells a special token, the reference is the library's encoding of all."""
     parts = json.loads(KINDS[kind]().to_str())
