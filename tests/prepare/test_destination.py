@@ -1,5 +1,7 @@
 """Preparing into a bucket: the same set as in a folder, by any number of machines."""
 
+import sys
+from dataclasses import replace
 from itertools import chain
 
 import boto3
@@ -11,9 +13,11 @@ from making import ROOT, run_prepare, tree
 from tokenmill import PrepareConfig, RowLoader
 from tokenmill.prepare.destination import Destination
 from tokenmill.prepare.remembered import command_path
+from tokenmill.prepare.run import prepare
 from tokenmill.remote.token_set import CacheConfig, open_set
 from tokenmill.store import locks
 
+run_module = sys.modules["tokenmill.prepare.run"]  # tokenmill.prepare is a function
 SHARDS = ("--shard-text-bytes", "60000", "--workers", "2", "--val-file", "shard_3.parquet")
 
 
@@ -66,6 +70,32 @@ def test_two_runs_at_once_write_the_same_bytes(flags, bucket, tmp_path):
     done = first.done()
     assert done.returncode == 0, done.stderr
     assert objects(bucket) == tree(here)
+
+
+@pytest.mark.parametrize("size", [None, 60_000])
+def test_a_run_that_would_unlist_another_run_s_shards_is_refused(
+    size, source, tokenizer_json, bucket, tmp_path
+):
+    """An address has no lock: of two runs of other sources, the second to end is refused."""
+    one = PrepareConfig(
+        source=str(source / "shard_0.parquet"),
+        name="s",
+        tokenizer=str(tokenizer_json),
+        tokens_root=f"s3://{bucket}/tokens",
+        shard_text_bytes=size,
+    )
+    more = replace(one, source=[*one.source, str(source / "shard_1.parquet")])
+    with pytest.MonkeyPatch.context() as patch:
+        make_missing = run_module._make_missing
+
+        def meanwhile(*arguments):
+            patch.setattr(run_module, "_make_missing", make_missing)
+            prepare(more)
+            return make_missing(*arguments)
+
+        patch.setattr(run_module, "_make_missing", meanwhile)
+        with pytest.raises(ValueError, match=r"another run has made shard shard_.* while this one"):
+            prepare(one)
 
 
 def test_names_in_a_bucket_lead_nowhere_else(flags, bucket, tmp_path, cache):
@@ -139,10 +169,11 @@ def test_the_hub_and_a_cluster_are_refused(flags, tmp_path):
 
 
 def test_a_refusal_leaves_the_folder_to_another_run_that_is_in_there(tmp_path, monkeypatch):
-    monkeypatch.setattr(locks, "DYING_SECONDS", 0)
+    monkeypatch.setattr(locks, "DYING_SECONDS", 0.01)
     with Destination.of(str(tmp_path), "web") as destination:
-        with destination.in_use():
-            command_path(destination.folder).touch()
+        destination.folder.mkdir()
+        command_path(destination.folder).touch()
+        with destination.held_for("this"):
             destination.remove()
             assert destination.folder.exists()
         destination.remove()

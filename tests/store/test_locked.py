@@ -10,7 +10,7 @@ import threading
 import warm
 from making import ROOT
 
-from tokenmill.store.locks import locked
+from tokenmill.store.locks import held_for, locked
 
 
 def enter(folder, then) -> str:
@@ -65,3 +65,19 @@ def test_a_file_system_without_locks_goes_on_without_one(tmp_path, monkeypatch):
     monkeypatch.setattr(fcntl, "flock", no_locks)
     with locked(tmp_path), locked(tmp_path):
         pass
+
+
+def test_a_file_is_held_by_processes_of_one_purpose(tmp_path):
+    path = tmp_path / "is/made"
+    code = f"import sys; sys.path.insert(0, {str(ROOT)!r}); from pathlib import Path\n"
+    code += "from tokenmill.store.locks import held_for\n"
+    code += f"with held_for(Path({str(path)!r}), sys.argv[1]): print('held')\n"
+    with held_for(path, "red"):
+        with held_for(path, "red"):
+            assert warm.run("-c", code, "red").stdout == "held\n"
+            assert "for another purpose" in warm.run("-c", code, "blue").stderr
+        assert "for another purpose" in warm.run("-c", code, "blue").stderr
+    assert list(path.parent.iterdir()) == []
+    assert warm.run("-c", code, "blue").stdout == "held\n"
+    path.write_text("of a run that was killed")
+    assert warm.run("-c", code, "blue").stdout == "held\n"

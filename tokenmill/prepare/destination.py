@@ -23,7 +23,7 @@ from tokenmill.remote.files import read, require_writable, sizes, write
 from tokenmill.remote.push import push_rest, push_shard
 from tokenmill.store.files import remove_temporary_files, write_changed, write_file
 from tokenmill.store.json_files import parse_json, read_json
-from tokenmill.store.locks import locked
+from tokenmill.store.locks import held_for
 from tokenmill.store.manifests import SMALL_FILES, write_token_bytes
 from tokenmill.store.names import is_plain
 from tokenmill.store.shards import finished_record, shard_path, sources_of
@@ -88,7 +88,7 @@ class Destination:
         for folder in folders:
             folder.mkdir(parents=True, exist_ok=True)
             remove_temporary_files(folder)
-        if self.manifest_stamp() is None:
+        if not (self.folder / "manifest.json").exists():
             self.keep_command(command)
         tokenizer.save(self.folder / "tokenizer.json")
         write_token_bytes(self.folder, tokenizer.token_bytes())
@@ -104,16 +104,29 @@ class Destination:
         """Whether any shard is made."""
         return any(self.folder.glob("shards/*.json"))
 
-    def in_use(self) -> contextlib.AbstractContextManager[None]:
-        """While a run is in there, no other one removes the folder."""
-        return locked(self.folder / "shards", shared=True)
+    @property
+    def _lock(self) -> Path:
+        return self.folder.with_name(f".{self.folder.name}.lock")
+
+    @contextlib.contextmanager
+    def held_for(self, purpose: str) -> Iterator[None]:
+        """Admits runs of the same purpose, as other parts. BlockingIOError if another is there."""
+        with contextlib.ExitStack() as stack:
+            try:
+                stack.enter_context(held_for(self._lock, purpose))
+            except BlockingIOError as error:
+                raise BlockingIOError(
+                    f"{self.shown}: another run makes this set from other files, or with other "
+                    "settings; once it has ended, run this again, with the sources of both"
+                ) from error
+            yield
 
     def remove(self) -> None:
         """Removes the folder, which a refusal would leave unfinished; not what is at an address.
 
         It stays if another run is in there, or has made it a token set.
         """
-        with contextlib.suppress(OSError), locked(self.folder / "shards"):
+        with contextlib.suppress(OSError), held_for(self._lock, "removing"):
             if self.manifest() is not None:
                 return
             shutil.rmtree(self.folder)
@@ -136,13 +149,6 @@ class Destination:
         """The manifest of a set that is there already."""
         path = self.folder / "manifest.json"
         return read_json(path, "tokens") if path.exists() else None
-
-    def manifest_stamp(self) -> tuple[int, ...] | None:
-        """What changes when another manifest is written; None if there is none."""
-        with contextlib.suppress(FileNotFoundError):
-            status = (self.folder / "manifest.json").stat()
-            return status.st_ino, status.st_size, status.st_mtime_ns
-        return None
 
     def fetch_records(self) -> None:
         """Fetches the manifests that an address has, and the records that are missing here."""

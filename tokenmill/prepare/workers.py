@@ -13,7 +13,6 @@ itself. A worker ends when its pipe is closed or the caller is gone, and so does
 import contextlib
 import importlib
 import os
-import resource
 import signal
 import sys
 import time
@@ -131,9 +130,6 @@ class Worker:
 
 def _fork_workers(pipe: Any, modules: Sequence[str]) -> None:
     """Runs in the source, until the caller closes the pipe or is gone."""
-    _, most_files = resource.getrlimit(resource.RLIMIT_NOFILE)
-    with contextlib.suppress(ValueError, OSError):  # a unit of many shards has them all open
-        resource.setrlimit(resource.RLIMIT_NOFILE, (most_files, most_files))
     for module in modules:
         importlib.import_module(module)
     with contextlib.suppress(EOFError, OSError):
