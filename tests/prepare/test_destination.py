@@ -1,5 +1,6 @@
 """Preparing into a bucket: the same set as in a folder, by any number of machines."""
 
+import json
 import sys
 from dataclasses import replace
 from itertools import chain
@@ -11,7 +12,11 @@ import warm
 from making import ROOT, run_prepare, tree
 
 from tokenmill import PrepareConfig, RowLoader
+from tokenmill.prepare import destination as destination_module
+from tokenmill.prepare.choose_tokenizer import find_tokenizer
 from tokenmill.prepare.destination import Destination
+from tokenmill.prepare.input_files import list_files
+from tokenmill.prepare.make import make
 from tokenmill.prepare.remembered import command_path
 from tokenmill.prepare.run import prepare
 from tokenmill.remote.token_set import CacheConfig, open_set
@@ -173,8 +178,58 @@ def test_a_refusal_leaves_the_folder_to_another_run_that_is_in_there(tmp_path, m
     with Destination.of(str(tmp_path), "web") as destination:
         destination.folder.mkdir()
         command_path(destination.folder).touch()
-        with destination.held_for("this"):
+        with destination.held():
             destination.remove()
             assert destination.folder.exists()
         destination.remove()
         assert list(tmp_path.iterdir()) == []
+
+
+def test_a_worker_holds_the_set_as_its_run_may_be_killed(source, tokenizer_json, tmp_path):
+    """And a link to a set's folder is held as the folder is."""
+    (tmp_path / "linked").mkdir()
+    config = PrepareConfig(
+        source=str(source), name="s", tokenizer=str(tokenizer_json), tokens_root=str(tmp_path)
+    )
+    folder = prepare(config).folder
+    (tmp_path / "linked" / folder.name).symlink_to(folder)
+    other = Destination(folder, str(folder))
+    with Destination.of(str(tmp_path / "linked"), folder.name) as linked:
+        files, asked = list_files(config, print)
+        tokenizer = find_tokenizer(config, files, asked, print)
+        job = run_module._job(config, files, asked, tokenizer, replace(linked, purpose="this"))
+
+        def report(_, *counts):
+            if counts:  # it is in the unit
+                with pytest.raises(BlockingIOError, match="another run makes this set"):
+                    replace(other, purpose="that").held().__enter__()
+
+        make(job.work, job.units[0], report)
+
+
+def test_a_run_at_an_address_reads_what_it_has_written(source, tokenizer_json, bucket, tmp_path):
+    """Of two runs that end in the same moment, the one whose manifest is gone is refused."""
+    config = PrepareConfig(
+        source=str(source),
+        name="s",
+        tokenizer=str(tokenizer_json),
+        tokens_root=f"s3://{bucket}/tokens",
+    )
+    with pytest.MonkeyPatch.context() as patch:
+        push_rest = destination_module.push_rest
+
+        def meanwhile(*arguments):
+            patch.setattr(destination_module, "push_rest", push_rest)
+            push_rest(*arguments)
+            files = boto3.client("s3").list_objects_v2(Bucket=bucket)["Contents"]
+            (key,) = [file["Key"] for file in files if file["Key"].endswith("/manifest.json")]
+            manifest = json.loads(
+                boto3.client("s3").get_object(Bucket=bucket, Key=key)["Body"].read()
+            )
+            manifest["shards"].reverse()
+            body = json.dumps(manifest).encode()
+            boto3.client("s3").put_object(Bucket=bucket, Key=key, Body=body)
+
+        patch.setattr(destination_module, "push_rest", meanwhile)
+        with pytest.raises(ValueError, match="another run has written its manifest at the same"):
+            prepare(config)

@@ -21,10 +21,11 @@ from tokenmill.messages import redact
 from tokenmill.prepare.remembered import command_of, command_path
 from tokenmill.remote.files import read, require_writable, sizes, write
 from tokenmill.remote.push import push_rest, push_shard
+from tokenmill.remote.token_set import read_manifest
 from tokenmill.store.files import remove_temporary_files, write_changed, write_file
 from tokenmill.store.json_files import parse_json, read_json
 from tokenmill.store.locks import held_for
-from tokenmill.store.manifests import SMALL_FILES, write_token_bytes
+from tokenmill.store.manifests import SMALL_FILES, digest_of, write_token_bytes
 from tokenmill.store.names import is_plain
 from tokenmill.store.shards import finished_record, shard_path, sources_of
 from tokenmill.store.token_sets import TokenSet
@@ -42,6 +43,7 @@ class Destination:
     folder: Path  # absolute: the set; or, of one at an address, its records and small files
     shown: str  # as the user named it, or the address without secrets
     address: str | None = None
+    purpose: str = ""  # what tells a run from those that would make other shards of this name
 
     @property
     def named(self) -> Path | str:
@@ -100,20 +102,25 @@ class Destination:
         """Keeps the command that makes the set beside its folder."""
         write_changed(command_path(self.folder), f"{command}\n".encode())
 
-    def has_records(self) -> bool:
-        """Whether any shard is made."""
-        return any(self.folder.glob("shards/*.json"))
+    def has_documents(self) -> bool:
+        """Whether any shard with documents is made."""
+        paths = self.folder.glob("shards/*.json")
+        return any(read_json(path, "shard")["documents"] for path in paths)
 
     @property
     def _lock(self) -> Path:
-        return self.folder.with_name(f".{self.folder.name}.lock")
+        folder = self.folder.resolve()  # a link to a set is that set
+        return folder.with_name(f".{folder.name}.lock")
 
     @contextlib.contextmanager
-    def held_for(self, purpose: str) -> Iterator[None]:
-        """Admits runs of the same purpose, as other parts. BlockingIOError if another is there."""
+    def held(self) -> Iterator[None]:
+        """Admits runs of the same purpose, as other parts. BlockingIOError if another is there.
+
+        Workers hold it too, as they may outlive a run that was killed.
+        """
         with contextlib.ExitStack() as stack:
             try:
-                stack.enter_context(held_for(self._lock, purpose))
+                stack.enter_context(held_for(self._lock, self.purpose))
             except BlockingIOError as error:
                 raise BlockingIOError(
                     f"{self.shown}: another run makes this set from other files, or with other "
@@ -163,6 +170,12 @@ class Destination:
         with ThreadPoolExecutor(THREADS) as threads:
             list(threads.map(self._fetch, names))
 
+    def fetch_manifest(self) -> None:
+        """Fetches the manifest that an address has now."""
+        with contextlib.suppress(FileNotFoundError):
+            if self.address is not None:
+                self._fetch("manifest.json")
+
     def _fetch(self, name: str) -> None:
         data = read(self.address or "", name)
         parse_json(data, f"{self.shown}/{name}", _kind_of(name) or "tokens")
@@ -196,11 +209,22 @@ class Destination:
             push_shard(folder, record, self.address)
 
     def finish(self) -> None:
-        """Sends what makes the shards at an address a token set, the manifest last."""
+        """Sends what makes the shards at an address a token set, the manifest last.
+
+        ValueError if another run has sent one at the same time.
+        """
         for name in SUBFOLDERS:  # what a worker that was killed left there
             remove_temporary_files(self.folder / name)
-        if self.address is not None:
-            push_rest(TokenSet(self.folder), self.address)
+        if self.address is None:
+            return
+        token_set = TokenSet(self.folder)
+        push_rest(token_set, self.address)
+        _, manifest = read_manifest(self.address)
+        if digest_of(manifest) != token_set.digest:
+            raise ValueError(
+                f"{self.shown}: another run has written its manifest at the same time, of other "
+                "files; run this again with the sources of both"
+            )
 
 
 def _kind_of(name: str) -> str | None:

@@ -62,7 +62,9 @@ def make(work: Work, unit: Unit, report: Report) -> Record:
     report(sentence)
     fetch_files(unit)
     stamps = [file.stamp() for file in unit.files]
-    with work.destination.unit_folder() as folder, contextlib.ExitStack() as stack:
+    with contextlib.ExitStack() as stack:
+        stack.enter_context(work.destination.held())
+        folder = stack.enter_context(work.destination.unit_folder())
         writer = UnitWriter(unit, work, encoder, folder, stack, report)
         done = 0
         for batches in _gathered(read_unit(unit, work.options)):

@@ -15,6 +15,7 @@ import importlib
 import os
 import signal
 import sys
+import threading
 import time
 import traceback
 import types
@@ -173,18 +174,22 @@ def _work(pipe: Any, function: Function) -> None:
             pipe.send((True, result))
 
 
+_REPLACING_MAIN = threading.Lock()  # by one of several threads that prepare at once
+
+
 @contextlib.contextmanager
 def _without_main() -> Iterator[None]:
     """Processes that start meanwhile do not run the user's script again.
 
     It may lack `if __name__ == "__main__"`.
     """
-    main = sys.modules["__main__"]
-    sys.modules["__main__"] = types.ModuleType("__main__")
-    try:
-        yield
-    finally:
-        sys.modules["__main__"] = main
+    with _REPLACING_MAIN:
+        main = sys.modules["__main__"]
+        sys.modules["__main__"] = types.ModuleType("__main__")
+        try:
+            yield
+        finally:
+            sys.modules["__main__"] = main
 
 
 @contextlib.contextmanager

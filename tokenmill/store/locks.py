@@ -5,20 +5,23 @@
     with held_for(path, purpose): ...        admits others of the same purpose
 
 A lock is the kernel's (flock) on the folder or file itself: it ends with its process, however that
-ends. Where a file system has no locks, nothing is locked.
+ends. Where a file system has no locks, nothing is locked, with a warning.
 """
 
 import contextlib
 import fcntl
 import os
 import time
+import warnings
 from collections.abc import Iterator
 from pathlib import Path
 
+from tokenmill.store.files import with_message
 from tokenmill.store.names import require_inside
 
 DYING_SECONDS = 1.0  # in which a process that was killed loses its lock
 POLL_SECONDS = 0.01
+NO_LOCKS = "a file system has no locks; let one process at a time write into a token set"
 
 
 @contextlib.contextmanager
@@ -49,23 +52,30 @@ def held_for(path: Path, purpose: str) -> Iterator[None]:
     """Makes a file that says the purpose, and holds its lock together with others of the same one.
 
     BlockingIOError if a process of another purpose holds it and keeps it for a second. The last of
-    them removes the file.
+    them removes the file. Where nothing can be written, nothing is locked.
     """
     descriptor = _join(path, purpose.encode())
     try:
         yield
     finally:
-        if take_lock(descriptor, seconds=0):  # nobody else holds it
-            path.unlink(missing_ok=True)
-        os.close(descriptor)
+        if descriptor is not None:
+            if take_lock(descriptor, seconds=0):  # nobody else holds it
+                path.unlink(missing_ok=True)
+            os.close(descriptor)
 
 
-def _join(path: Path, purpose: bytes) -> int:
+def _join(path: Path, purpose: bytes) -> int | None:
     """The descriptor of a file that is locked, by processes of this purpose alone."""
     _make_folder(path.parent)
     deadline = time.monotonic() + DYING_SECONDS
     while time.monotonic() < deadline:
-        descriptor = os.open(path, os.O_RDWR | os.O_CREAT, 0o666)
+        try:
+            descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW, 0o666)
+        except OSError as error:
+            if not os.path.lexists(path) and not os.access(path.parent, os.W_OK):
+                return None
+            reason = f"{path}: cannot be opened ({error.strerror}); delete it, if no run has it"
+            raise with_message(error, reason) from error
         if _joins(descriptor, purpose):
             return descriptor
         os.close(descriptor)
@@ -104,5 +114,6 @@ def take_lock(descriptor: int, seconds: float, kind: int = fcntl.LOCK_EX) -> boo
             if time.monotonic() > deadline:
                 return False
             time.sleep(POLL_SECONDS)
-        except OSError:  # a file system without locks
+        except OSError:
+            warnings.warn(NO_LOCKS, stacklevel=1)
             return True
