@@ -32,13 +32,6 @@ def cached_encoders(task, report):
     return encoder_of.cache_info().currsize
 
 
-def open_files(task, report):
-    """How many files the worker may open, and could at most."""
-    import resource
-
-    return resource.getrlimit(resource.RLIMIT_NOFILE)
-
-
 def begin(mark):
     """What a pool does once: adds a line to a file."""
     with open(mark, "a") as file:

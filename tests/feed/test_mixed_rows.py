@@ -90,7 +90,7 @@ def reference(sets, weights=WEIGHTS, caps=None):
         ahead[name] = next(rows[name])
     while True:
         stage = [in_force for begin, in_force in stages if begin <= tokens][-1]
-        live = {name: weight for name, weight in stage.items() if ahead[name] is not None}
+        live = {name: weight for name, weight in stage.items() if weight and ahead[name]}
         if not live:
             return
         live = {name: weight // gcd(*live.values()) for name, weight in live.items()}
@@ -108,6 +108,7 @@ CASES = [
     (STAGES, None),
     (WEIGHTS, {"code": 1}),
     (STAGES, {"code": 2, "math": 1}),
+    ([(0, {"web": 2, "code": 1, "math": 0}), (700, {"web": 0, "code": 3, "math": 1})], None),
     ({"web": 1}, None),
 ]
 
@@ -137,7 +138,7 @@ def test_rows_are_the_reference_on_any_ranks_whatever_changes_in_the_middle_of_a
         assert dealt == expected[: len(dealt)]
 
 
-@pytest.mark.parametrize(("weights", "caps"), [CASES[0], CASES[3]])
+@pytest.mark.parametrize(("weights", "caps"), [CASES[0], CASES[3], CASES[4]])
 def test_from_every_step_it_continues_as_the_unbroken_run(sets, weights, caps):
     expected = list(islice(reference(sets, weights, caps), 160))
     mixture = mix(sets, weights, max_epochs=caps)
@@ -155,6 +156,17 @@ def test_from_every_step_it_continues_as_the_unbroken_run(sets, weights, caps):
     )
     assert loader.epoch == min(int(usage.epochs) for usage in loader.seen().values())
     assert make(mixture, 2, loader.state_dict(), seq_len=9).seen() == loader.seen()
+
+
+def test_a_source_with_weight_0_keeps_its_place_for_later(sets):
+    loader = make(mix(sets, {"web": 1, "code": 1}))
+    before = take(loader, 9)
+    paused = make(mix(sets, {"web": 1, "code": 0}), state=loader.state_dict())
+    assert {name for name, _ in take(paused, 5)} == {"web"}
+    again = take(make(mix(sets, {"web": 0, "code": 1}), state=paused.state_dict()), 5)
+    rows_of_code = [row for name, row in before + again if name == "code"]
+    expected = islice(reference(sets, {"code": 1}), len(rows_of_code))
+    assert rows_of_code == [row for _, row in expected]
 
 
 def test_validation_has_the_weights_and_one_order_whatever_the_seed(sets):

@@ -130,13 +130,15 @@ def test_numbers_of_tokens():
 
 
 SENSELESS = [
-    (({"a": 0},), {}, "the weight of 'a' must be a positive number, not 0"),
+    (({"a": 0, "b": 0.0},), {}, "expected a source with a weight above 0, found none"),
+    (({"a": 1, "b": -1},), {}, "the weight of 'b' must be a positive number, or 0, not -1"),
+    (({"a": 1, "b": False},), {}, "the weight of 'b' must be a positive number, or 0, not False"),
     (
         ({"a": 1, "b": 1e-9},),
         {},
         "the weight of 'b' is 1.0e-09 of the whole, less than the smallest share",
     ),
-    (({},), {}, "expected weights of at least one source"),
+    (({},), {}, "expected a source with a weight above 0, found none"),
     (
         ([(5, {"a": 1})],),
         {},

@@ -1,5 +1,8 @@
 """Preparing into a bucket: the same set as in a folder, by any number of machines."""
 
+import json
+import sys
+from dataclasses import replace
 from itertools import chain
 
 import boto3
@@ -9,11 +12,17 @@ import warm
 from making import ROOT, run_prepare, tree
 
 from tokenmill import PrepareConfig, RowLoader
+from tokenmill.prepare import destination as destination_module
+from tokenmill.prepare.choose_tokenizer import find_tokenizer
 from tokenmill.prepare.destination import Destination
+from tokenmill.prepare.input_files import list_files
+from tokenmill.prepare.make import make
 from tokenmill.prepare.remembered import command_path
+from tokenmill.prepare.run import prepare
 from tokenmill.remote.token_set import CacheConfig, open_set
 from tokenmill.store import locks
 
+run_module = sys.modules["tokenmill.prepare.run"]  # tokenmill.prepare is a function
 SHARDS = ("--shard-text-bytes", "60000", "--workers", "2", "--val-file", "shard_3.parquet")
 
 
@@ -66,6 +75,32 @@ def test_two_runs_at_once_write_the_same_bytes(flags, bucket, tmp_path):
     done = first.done()
     assert done.returncode == 0, done.stderr
     assert objects(bucket) == tree(here)
+
+
+@pytest.mark.parametrize("size", [None, 60_000])
+def test_a_run_that_would_unlist_another_run_s_shards_is_refused(
+    size, source, tokenizer_json, bucket, tmp_path
+):
+    """An address has no lock: of two runs of other sources, the second to end is refused."""
+    one = PrepareConfig(
+        source=str(source / "shard_0.parquet"),
+        name="s",
+        tokenizer=str(tokenizer_json),
+        tokens_root=f"s3://{bucket}/tokens",
+        shard_text_bytes=size,
+    )
+    more = replace(one, source=[*one.source, str(source / "shard_1.parquet")])
+    with pytest.MonkeyPatch.context() as patch:
+        make_missing = run_module._make_missing
+
+        def meanwhile(*arguments):
+            patch.setattr(run_module, "_make_missing", make_missing)
+            prepare(more)
+            return make_missing(*arguments)
+
+        patch.setattr(run_module, "_make_missing", meanwhile)
+        with pytest.raises(ValueError, match=r"another run has made shard shard_.* while this one"):
+            prepare(one)
 
 
 def test_names_in_a_bucket_lead_nowhere_else(flags, bucket, tmp_path, cache):
@@ -139,11 +174,62 @@ def test_the_hub_and_a_cluster_are_refused(flags, tmp_path):
 
 
 def test_a_refusal_leaves_the_folder_to_another_run_that_is_in_there(tmp_path, monkeypatch):
-    monkeypatch.setattr(locks, "DYING_SECONDS", 0)
+    monkeypatch.setattr(locks, "DYING_SECONDS", 0.01)
     with Destination.of(str(tmp_path), "web") as destination:
-        with destination.in_use():
-            command_path(destination.folder).touch()
+        destination.folder.mkdir()
+        command_path(destination.folder).touch()
+        with destination.held():
             destination.remove()
             assert destination.folder.exists()
         destination.remove()
         assert list(tmp_path.iterdir()) == []
+
+
+def test_a_worker_holds_the_set_as_its_run_may_be_killed(source, tokenizer_json, tmp_path):
+    """And a link to a set's folder is held as the folder is."""
+    (tmp_path / "linked").mkdir()
+    config = PrepareConfig(
+        source=str(source), name="s", tokenizer=str(tokenizer_json), tokens_root=str(tmp_path)
+    )
+    folder = prepare(config).folder
+    (tmp_path / "linked" / folder.name).symlink_to(folder)
+    other = Destination(folder, str(folder))
+    with Destination.of(str(tmp_path / "linked"), folder.name) as linked:
+        files, asked = list_files(config, print)
+        tokenizer = find_tokenizer(config, files, asked, print)
+        job = run_module._job(config, files, asked, tokenizer, replace(linked, purpose="this"))
+
+        def report(_, *counts):
+            if counts:  # it is in the unit
+                with pytest.raises(BlockingIOError, match="another run makes this set"):
+                    replace(other, purpose="that").held().__enter__()
+
+        make(job.work, job.units[0], report)
+
+
+def test_a_run_at_an_address_reads_what_it_has_written(source, tokenizer_json, bucket, tmp_path):
+    """Of two runs that end in the same moment, the one whose manifest is gone is refused."""
+    config = PrepareConfig(
+        source=str(source),
+        name="s",
+        tokenizer=str(tokenizer_json),
+        tokens_root=f"s3://{bucket}/tokens",
+    )
+    with pytest.MonkeyPatch.context() as patch:
+        push_rest = destination_module.push_rest
+
+        def meanwhile(*arguments):
+            patch.setattr(destination_module, "push_rest", push_rest)
+            push_rest(*arguments)
+            files = boto3.client("s3").list_objects_v2(Bucket=bucket)["Contents"]
+            (key,) = [file["Key"] for file in files if file["Key"].endswith("/manifest.json")]
+            manifest = json.loads(
+                boto3.client("s3").get_object(Bucket=bucket, Key=key)["Body"].read()
+            )
+            manifest["shards"].reverse()
+            body = json.dumps(manifest).encode()
+            boto3.client("s3").put_object(Bucket=bucket, Key=key, Body=body)
+
+        patch.setattr(destination_module, "push_rest", meanwhile)
+        with pytest.raises(ValueError, match="another run has written its manifest at the same"):
+            prepare(config)

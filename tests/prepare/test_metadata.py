@@ -264,3 +264,20 @@ def prepared_here(folder, tokenizer, *more, **settings):
     if done.returncode:
         raise ValueError(done.stderr)
     return folder / done.stdout.splitlines()[-1]
+
+
+def test_types_that_differ_at_the_end_of_a_file_leave_what_is_made(tmp_path, tokenizer_json):
+    folder = tmp_path / "corpus"
+    folder.mkdir()
+    for name, last in (("a", 1), ("b", 2), ("c", "three")):
+        rows = [{"text": text, "it": None} for text in TEXTS] + [{"text": "end", "it": last}]
+        (folder / f"{name}.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    settings = {"shard_text_bytes": 5000, "name": "s"}
+    with pytest.raises(ValueError, match="'it' to keep is (int64|string) in"):
+        prepared_here(tmp_path, tokenizer_json, **settings)
+    records = {path: path.stat().st_mtime_ns for path in tmp_path.glob("s-*/shards/[ab].*.json")}
+    assert records
+    text = (folder / "c.jsonl").read_text().replace('"three"', "3")
+    (folder / "c.jsonl").write_text(text)
+    prepared_here(tmp_path, tokenizer_json, **settings)
+    assert {path: path.stat().st_mtime_ns for path in records} == records

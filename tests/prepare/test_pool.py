@@ -143,11 +143,3 @@ def test_a_run_that_made_nothing_does_not_say_what_it_made(capsys):
         progress.begin("preparing", 5)
         progress.end()
     assert capsys.readouterr().err == ""
-
-
-def test_a_worker_may_open_as_many_files_as_the_system_admits():
-    limits = []
-    with Pool(1) as pool:
-        pool.run(tasks.open_files, [0], on_outcome=lambda task, limit: limits.append(limit))
-    ((soft, hard),) = limits
-    assert soft == hard

@@ -310,7 +310,10 @@ def test_two_preparations_of_one_set_at_once_write_the_same_bytes(
             ("--source", "corpus", "--text-column", "content"),
             "expected text in column 'content', found columns text",
         ),
-        (("--source", "corpus", "--tokens-root", "a file"), "Not a directory: "),
+        (
+            ("--source", "corpus", "--tokens-root", "a file"),
+            "a file: cannot be made (File exists); choose another folder",
+        ),
         (
             ("--source", "corpus", "--workers", "0"),
             "workers must be a whole number of at least 1, not 0",

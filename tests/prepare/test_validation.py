@@ -3,7 +3,6 @@
 import json
 import re
 import sys
-from contextlib import suppress
 from dataclasses import replace
 
 import pytest
@@ -355,100 +354,39 @@ def test_a_link_that_sorts_before_its_file_changes_no_name(tokenizer_json, tmp_p
     assert "a.jsonl: the same file as b.jsonl" in done.stderr
 
 
-def test_a_run_that_would_unlist_another_run_s_shards_is_refused(tokenizer_json, tmp_path):
+def test_a_run_of_other_files_is_refused_until_the_set_is_made(tokenizer_json, tmp_path):
     """Both grow one set from different sources; the second to end would list its own alone."""
-    for name in ("base", "quick", "slow"):
+    for name in ("base", "first", "second"):
         write_lines(tmp_path, name)
-
-    def grow(name):
-        source = [str(tmp_path / "base.jsonl"), str(tmp_path / f"{name}.jsonl")]
-        return PrepareConfig(
-            source=source, name="s", tokenizer=str(tokenizer_json), tokens_root=str(tmp_path / "t")
-        )
-
-    prepare(replace(grow("quick"), source=str(tmp_path / "base.jsonl")))
-    slow = grow("slow")
+    config = PrepareConfig(
+        source=str(tmp_path / "base.jsonl"),
+        name="s",
+        tokenizer=str(tokenizer_json),
+        tokens_root=str(tmp_path / "t"),
+    )
+    first, second = (
+        replace(config, source=[*config.source, str(tmp_path / f"{name}.jsonl")])
+        for name in ("first", "second")
+    )
+    prepare(config)
     with pytest.MonkeyPatch.context() as patch:
         make_missing = run_module._make_missing
 
         def meanwhile(*arguments):
-            patch.setattr(run_module, "_make_missing", make_missing)
-            prepare(grow("quick"))
+            for other in (second, replace(first, skip_broken=True), replace(config, part="1/2")):
+                with pytest.raises(BlockingIOError, match="another run makes this set from other"):
+                    prepare(other)
             return make_missing(*arguments)
 
         patch.setattr(run_module, "_make_missing", meanwhile)
-        with pytest.raises(
-            ValueError, match="another run has added quick.jsonl while this one ran"
-        ):
-            prepare(slow)
-    folder = next((tmp_path / "t").iterdir())
-    listed = {file for shard in read_manifest(folder)["shards"] for file in shard["sources"]}
-    assert listed == {"base.jsonl", "quick.jsonl"}
-
-
-@pytest.mark.parametrize(
-    ("size", "message"),
-    [
-        (None, "another run has made shard a.000 again from other files"),  # one unit of both
-        (1000, "another run has added b.jsonl while this one ran"),
-    ],
-)
-def test_a_run_that_is_refused_leaves_the_set_that_another_has_finished(
-    size, message, tokenizer_json, tmp_path
-):
-    """Two runs make one set from different sources; what the first to end lists stays right."""
-    files = [str(tmp_path / f"{name}.jsonl") for name in "ab"]
-    write_lines(tmp_path, "a")
-    write_lines(tmp_path, "b")
-    both = PrepareConfig(
-        source=files,
-        name="s",
-        tokenizer=str(tokenizer_json),
-        tokens_root=str(tmp_path / "t"),
-        shard_text_bytes=size,
-    )
-    with pytest.MonkeyPatch.context() as patch:
-        check = run_module.require_training_documents
-
-        def meanwhile(*arguments):
-            patch.setattr(run_module, "require_training_documents", check)
-            prepare(both)
-
-        patch.setattr(run_module, "require_training_documents", meanwhile)
-        with pytest.raises(ValueError, match=message):
-            prepare(replace(both, source=files[0]))
+        prepare(first)
     folder = next((tmp_path / "t").glob("*/"))
     listed = {file for shard in read_manifest(folder)["shards"] for file in shard["sources"]}
-    assert listed == {"a.jsonl", "b.jsonl"}
+    assert listed == {"base.jsonl", "first.jsonl"}
     assert verify(folder) == {}
-
-
-def test_a_unit_that_another_run_makes_after_it_was_checked_is_refused(tmp_path, tokenizer_json):
-    texts = make_text(60, seed=1)
-    for folder, of_it in (("A", texts), ("B", texts[::-1])):
-        (tmp_path / folder).mkdir()
-        (tmp_path / folder / "a.jsonl").write_text(jsonl(of_it))
-    mine = PrepareConfig(
-        source=str(tmp_path / "A"),
-        name="s",
-        tokenizer=str(tokenizer_json),
-        tokens_root=str(tmp_path / "t"),
-        shard_text_bytes=3000,
-        workers=1,
-    )
-    with pytest.MonkeyPatch.context() as patch:
-        shards_of = run_module.shards_of
-
-        def meanwhile(*arguments):
-            patch.setattr(run_module, "shards_of", shards_of)
-            with suppress(ValueError):  # of the other part, which is not of its source
-                prepare(replace(mine, source=str(tmp_path / "B"), part="1/2"))
-            return shards_of(*arguments)
-
-        patch.setattr(run_module, "shards_of", meanwhile)
-        with pytest.raises(ValueError, match="another run has made shard a.000 again"):
-            prepare(mine)
-    assert not list((tmp_path / "t").glob("*/manifest.json"))
+    assert not list((tmp_path / "t").glob(".*.lock"))
+    with pytest.raises(ValueError, match="which the source has no more"):
+        prepare(second)
 
 
 def test_files_are_counted_by_number(tmp_path):

@@ -60,11 +60,10 @@ def test_a_kill_while_a_shard_is_replaced_leaves_no_record_of_the_former_one(tmp
     for tokens in ([1, 2], [3, 4]):
         with ShardWriter(tmp_path, "a.000", "uint16") as writer:
             writer.write(np.array(tokens), [2])
-            writer.complete(FACTS)
             if tokens == [3, 4]:
                 monkeypatch.setattr(AtomicFile, "rename", killed_after(1, AtomicFile.rename))
             with suppress(KeyboardInterrupt):
-                writer.publish()
+                writer.finish(FACTS)
     assert np.fromfile(tmp_path / "shards/a.000.bin", "<u2").tolist() == [3, 4]
     assert sorted(path.name for path in tmp_path.glob("shards/*")) == ["a.000.bin", "a.000.idx"]
 

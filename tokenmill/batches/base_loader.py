@@ -65,6 +65,7 @@ class BaseLoader(LoaderFacts, Iterator[Arrays], Generic[Arrays]):
         self._iteration: IterationState = "fresh"
         self._batches: Prefetch | None = None
         self._counted = {}
+        self._columns = {}
         self.rank, self.world_size = self._find_rank()
         self._sets = config.mixture.open(config.cache)
         self.token_set = next(iter(self._sets.values()))
@@ -131,7 +132,8 @@ class BaseLoader(LoaderFacts, Iterator[Arrays], Generic[Arrays]):
             if batches is not self._batches:
                 raise ValueError(CLOSED)
             arrays: Arrays = self._arrays.receive(made.sent)
-            self._parts = made.parts
+            self._batch = made.batch
+            self._parts = made.batch.sources, made.batch.places
             self.targets = made.targets
             self._iteration = "begun"
             self.run = made.run  # last, so that an interrupt before repeats the batch
@@ -179,6 +181,7 @@ class BaseLoader(LoaderFacts, Iterator[Arrays], Generic[Arrays]):
         """Drops everything that runs; the next batch is made from this run on."""
         batches = self._batches
         self._batches = None
+        self._batch = None  # whose shards would stay mapped
         if run is not self.run:
             self.run = run
             self._counted = {}

@@ -12,6 +12,8 @@ from typing import Any, Literal, NamedTuple
 
 import numpy as np
 
+from tokenmill.batches.batch_pieces import BatchPieces, KeptColumn, kept_columns, pieces_of
+from tokenmill.feed.batch import Batch
 from tokenmill.feed.config import LoaderConfig
 from tokenmill.feed.dealers import Dealer, Sets
 from tokenmill.feed.mixture import ONE_SET
@@ -21,6 +23,7 @@ from tokenmill.store.token_sets import TokenSet
 
 Parts = tuple[list[tuple[int, int]], Any]  # a batch's sources, and the places of their rows
 NO_PARTS: Parts = ([], slice(None))
+NO_BATCH = Batch([], slice(None))
 
 
 class SourceUsage(NamedTuple):
@@ -54,6 +57,8 @@ class LoaderFacts:
     _dealer: Dealer
     _iteration: IterationState
     _parts: Parts = NO_PARTS  # of the rows that were returned last
+    _batch: Batch | None = None  # that was returned last, until the loader is moved
+    _columns: dict[str, list[KeptColumn]]  # by name, of each source
     _counted: dict[int, int]  # rows of epochs, which take time to count
 
     @property
@@ -96,6 +101,33 @@ class LoaderFacts:
         sources = np.empty(sum(counts), np.int64)
         sources[places] = np.repeat([number for number, _ in parts], counts)
         return sources
+
+    @property
+    def pieces(self) -> BatchPieces:
+        """Which documents the tokens of the batch are of that was returned last.
+
+        It has arrays with a value for each piece of a document. They are empty where there is no
+        such batch, as after `load_state_dict` or the end.
+        """
+        pieces, _ = pieces_of(self._batch or NO_BATCH)
+        return pieces
+
+    def column(self, name: str) -> list[Any]:
+        """What a column that --keep-columns kept says of the document of each of `pieces`.
+
+        None where a source lacks it. ValueError if all do.
+        """
+        if name not in self._columns:
+            self._columns[name] = kept_columns(self._sets.values(), name)
+        columns = self._columns[name]
+        pieces, entries = pieces_of(self._batch or NO_BATCH)
+        values = []
+        for source, entry, document in zip(
+            pieces.source.tolist(), entries, pieces.document.tolist(), strict=True
+        ):
+            of_shard = columns[source].of(entry)
+            values.append(None if of_shard is None else of_shard[document].as_py())
+        return values
 
     def seen(self) -> dict[str, SourceUsage]:
         """(tokens, rows, about how many epochs) that all ranks have used, by source.

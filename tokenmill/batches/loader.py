@@ -70,7 +70,8 @@ class RowLoader(BaseLoader[tuple[torch.Tensor, torch.Tensor]]):
     `loader.targets` is the number of targets of the global batch that was returned last that are in
     the loss, the same on every rank: divide the sum of the losses of all ranks by it.
     `loader.row_sources` has the number of each of its rows' source in `loader.sources`, (B,).
-    `loader.waited` is the seconds spent in `next`.
+    `loader.pieces` says which documents their tokens are of, and `loader.column(name)` what a kept
+    column says of each (docs/mixtures.md). `loader.waited` is the seconds spent in `next`.
 
     FileNotFoundError if there is no token set. ValueError if a setting is invalid, a file does not
     match the manifest, an iteration would have no batch, ranks ask for different rows, or this

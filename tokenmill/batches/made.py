@@ -6,8 +6,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from tokenmill.batches.facts import Parts
-from tokenmill.feed.batch import read_batch
+from tokenmill.feed.batch import Batch, read_batch
 from tokenmill.feed.dealers import Rows
 from tokenmill.rows.run import Run
 
@@ -16,7 +15,7 @@ class Made(NamedTuple):
     """A batch that was made ahead."""
 
     sent: Any  # what the arrays have sent
-    parts: Parts
+    batch: Batch
     targets: int
     run: Run  # after the batch
 
@@ -28,9 +27,7 @@ def make_batches(
     # kept, so that the thread frees them, and not the caller's `next`
     kept: deque[Any] = deque(maxlen=depth + 2)
     for batch, targets, run in rows:
-        sources = batch.sources
-        kept.append((sources, run))
+        kept.append((batch, run))
         tokens, mask = read_batch(batch, shape, dtype)
-        places = batch.places
         # no variable for what was sent: it would live until the next batch is made
-        yield Made(arrays.send(tokens, mask, places), (sources, places), targets, run)
+        yield Made(arrays.send(tokens, mask, batch.places), batch, targets, run)

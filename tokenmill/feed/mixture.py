@@ -45,9 +45,9 @@ class Mixture:
     | max_epochs | {source: epochs}, or a number for all, after which it retires in training |
     | removed | names of sources that you took out on purpose; positions keep their cursors |
 
-    Weights are shares of tokens and can be any positive numbers (they are made whole). When a
-    source retires, the others continue. Two mixtures with the same meaning are equal. Raises
-    ValueError for invalid settings.
+    Weights are shares of tokens and can be any positive numbers (they are made whole), or 0
+    for a source that is not drawn now. When a source retires, the others continue. Two mixtures
+    with the same meaning are equal. Raises ValueError for invalid settings.
     """
 
     def __init__(
@@ -63,12 +63,6 @@ class Mixture:
         for name, path in _mapping("sources", sources).items():
             self.paths[_plain(name)] = folder_of(path, Path.cwd())
         self.stages = self._read_stages([(0, weights)] if isinstance(weights, Mapping) else weights)
-        for name in self.paths:
-            if not any(name in stage.weights for stage in self.stages):
-                raise ValueError(
-                    f"source {name!r} has no weight; leave it out, or, if a run used it, list it "
-                    "in removed"
-                )
         chosen = {name: view for name, view in _mapping("views", views).items() if view is not None}
         self.views = self._by_source("views", chosen)
         for view in self.views.values():
@@ -192,20 +186,29 @@ class Mixture:
                 f"not {listed!r}"
             ) from error
         stages = []
+        weighed: set[str] = set()
         for number, (begin, weights) in enumerate(pairs):
             shares: dict[str, Fraction] = {}
             for source, weight in _mapping(f"the weights of stage {number}", weights).items():
                 name = self._name(source)
                 if name in shares:
                     raise ValueError(f"stage {number} names source {name!r} twice")
-                shares[name] = exact(f"the weight of {name!r}", weight)
+                shares[name] = exact(f"the weight of {name!r}", weight, may_be_zero=True)
+            weighed.update(shares)
+            drawn = {name: share for name, share in shares.items() if share}
             first_token = tokens_of(f"begin of stage {number}", begin)
-            stages.append(Stage(first_token, whole_weights(shares)))
+            stages.append(Stage(first_token, whole_weights(drawn)))
         begins = [stage.begin for stage in stages]
         if not begins or begins != sorted({0, *begins}):
             raise ValueError(
                 f"stages must begin at 0 tokens and ascend, found stages that begin at {begins}"
             )
+        for name in self.paths:
+            if name not in weighed:
+                raise ValueError(
+                    f"source {name!r} has no weight; leave it out, or, if a run used it, list it "
+                    "in removed"
+                )
         return stages
 
     def _name(self, source: Any) -> str:

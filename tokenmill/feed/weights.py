@@ -19,17 +19,18 @@ UNITS = {"": 1, "K": 10**3, "M": 10**6, "B": 10**9, "T": 10**12}
 AMOUNT = re.compile(r"(\d[\d_]*(?:\.\d+)?(?:e\d{1,2})?)([KMBT]?)", re.IGNORECASE)
 
 
-def exact(name: str, value: Any) -> Fraction:
-    """A positive number of any library as an exact fraction: 0.1 is a tenth.
+def exact(name: str, value: Any, may_be_zero: bool = False) -> Fraction:
+    """A positive number of any library, or 0, as an exact fraction: 0.1 is a tenth.
 
     ValueError for anything else.
     """
+    expected = "a positive number, or 0" if may_be_zero else "a positive number"
     if isinstance(value, bool) or not isinstance(value, Real | Decimal):
-        raise ValueError(f"{name} must be a positive number, not {value!r}")
+        raise ValueError(f"{name} must be {expected}, not {value!r}")
     is_finite = isinstance(value, Rational) or math.isfinite(value)
-    if not is_finite or value <= 0:
-        advice = "; leave out what you do not want to use" if value == 0 else ""
-        raise ValueError(f"{name} must be a positive number, not {value}{advice}")
+    is_zero = value == 0
+    if not is_finite or value < 0 or (is_zero and not may_be_zero):
+        raise ValueError(f"{name} must be {expected}, not {value}")
     if isinstance(value, Rational):  # whole numbers too
         return Fraction(int(value.numerator), int(value.denominator))
     return Fraction(str(value))
@@ -38,9 +39,8 @@ def exact(name: str, value: Any) -> Fraction:
 def tokens_of(name: str, amount: Any) -> int:
     """Parses a number of tokens: 900_000, 9e11, "900B", "1.5T". ValueError for anything else."""
     value = _parsed(amount) if isinstance(amount, str) else amount
-    is_zero = not isinstance(value, bool) and value == 0
-    if value is not None and not is_zero:
-        value = exact(name, value)
+    if value is not None:
+        value = exact(name, value, may_be_zero=True)
     if value is None or value != int(value):
         raise ValueError(
             f"{name} must be a whole number of tokens, as 900_000 or '900B', not {amount!r}"
@@ -66,7 +66,7 @@ def whole_weights(weights: Mapping[str, Any]) -> dict[str, int]:
     """
     shares = {name: exact(f"the weight of {name!r}", weights[name]) for name in sorted(weights)}
     if not shares:
-        raise ValueError("expected weights of at least one source, found none")
+        raise ValueError("expected a source with a weight above 0, found none")
     scale = math.lcm(*(share.denominator for share in shares.values()))
     lowest = _lowest({name: int(share * scale) for name, share in shares.items()})
     if sum(lowest.values()) <= TURNS:

@@ -21,6 +21,7 @@ from typing import TYPE_CHECKING, Any, overload
 
 import numpy as np
 
+from tokenmill.batches.batch_pieces import KeptColumn
 from tokenmill.checks import whole_number
 from tokenmill.messages import counted
 from tokenmill.remote.token_set import open_set
@@ -47,7 +48,7 @@ class SourceLocator:
         self._token_set = token_set
         self._record = lru_cache(None)(token_set.record)
         self._metadata = lru_cache(4)(self._read_metadata)
-        self._ids = lru_cache(64)(self._read_ids)
+        self._ids = KeptColumn(token_set, ID)
 
     def find(self, entry: ShardEntry, document: int) -> str:
         """The source file of a shard's document, and its row there.
@@ -113,16 +114,8 @@ class SourceLocator:
 
     def kept_id(self, entry: ShardEntry, document: int) -> Any:
         """What the kept column `id` says of a shard's document; None if there is no such column."""
-        ids = self._ids(entry)
+        ids = self._ids.of(entry)
         return None if ids is None else ids[document].as_py()
-
-    def _read_ids(self, entry: ShardEntry) -> "pa.ChunkedArray | None":
-        if META.suffix not in self._record(entry):
-            return None
-        from tokenmill.store.tables import metadata_of  # and pyarrow
-
-        table = metadata_of(self._token_set, entry, [ID])
-        return table.column(ID) if table.column_names else None
 
     def _read_metadata(self, entry: ShardEntry) -> "pa.Table | None":
         """The metadata of a shard's documents, a row each; None if none was kept."""

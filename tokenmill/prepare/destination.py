@@ -21,10 +21,11 @@ from tokenmill.messages import redact
 from tokenmill.prepare.remembered import command_of, command_path
 from tokenmill.remote.files import read, require_writable, sizes, write
 from tokenmill.remote.push import push_rest, push_shard
+from tokenmill.remote.token_set import read_manifest
 from tokenmill.store.files import remove_temporary_files, write_changed, write_file
 from tokenmill.store.json_files import parse_json, read_json
-from tokenmill.store.locks import locked
-from tokenmill.store.manifests import SMALL_FILES, write_token_bytes
+from tokenmill.store.locks import held_for
+from tokenmill.store.manifests import SMALL_FILES, digest_of, write_token_bytes
 from tokenmill.store.names import is_plain
 from tokenmill.store.shards import finished_record, shard_path, sources_of
 from tokenmill.store.token_sets import TokenSet
@@ -42,6 +43,7 @@ class Destination:
     folder: Path  # absolute: the set; or, of one at an address, its records and small files
     shown: str  # as the user named it, or the address without secrets
     address: str | None = None
+    purpose: str = ""  # what tells a run from those that would make other shards of this name
 
     @property
     def named(self) -> Path | str:
@@ -88,7 +90,7 @@ class Destination:
         for folder in folders:
             folder.mkdir(parents=True, exist_ok=True)
             remove_temporary_files(folder)
-        if self.manifest_stamp() is None:
+        if not (self.folder / "manifest.json").exists():
             self.keep_command(command)
         tokenizer.save(self.folder / "tokenizer.json")
         write_token_bytes(self.folder, tokenizer.token_bytes())
@@ -100,20 +102,38 @@ class Destination:
         """Keeps the command that makes the set beside its folder."""
         write_changed(command_path(self.folder), f"{command}\n".encode())
 
-    def has_records(self) -> bool:
-        """Whether any shard is made."""
-        return any(self.folder.glob("shards/*.json"))
+    def has_documents(self) -> bool:
+        """Whether any shard with documents is made."""
+        paths = self.folder.glob("shards/*.json")
+        return any(read_json(path, "shard")["documents"] for path in paths)
 
-    def in_use(self) -> contextlib.AbstractContextManager[None]:
-        """While a run is in there, no other one removes the folder."""
-        return locked(self.folder / "shards", shared=True)
+    @property
+    def _lock(self) -> Path:
+        folder = self.folder.resolve()  # a link to a set is that set
+        return folder.with_name(f".{folder.name}.lock")
+
+    @contextlib.contextmanager
+    def held(self) -> Iterator[None]:
+        """Admits runs of the same purpose, as other parts. BlockingIOError if another is there.
+
+        Workers hold it too, as they may outlive a run that was killed.
+        """
+        with contextlib.ExitStack() as stack:
+            try:
+                stack.enter_context(held_for(self._lock, self.purpose))
+            except BlockingIOError as error:
+                raise BlockingIOError(
+                    f"{self.shown}: another run makes this set from other files, or with other "
+                    "settings; once it has ended, run this again, with the sources of both"
+                ) from error
+            yield
 
     def remove(self) -> None:
         """Removes the folder, which a refusal would leave unfinished; not what is at an address.
 
         It stays if another run is in there, or has made it a token set.
         """
-        with contextlib.suppress(OSError), locked(self.folder / "shards"):
+        with contextlib.suppress(OSError), held_for(self._lock, "removing"):
             if self.manifest() is not None:
                 return
             shutil.rmtree(self.folder)
@@ -137,13 +157,6 @@ class Destination:
         path = self.folder / "manifest.json"
         return read_json(path, "tokens") if path.exists() else None
 
-    def manifest_stamp(self) -> tuple[int, ...] | None:
-        """What changes when another manifest is written; None if there is none."""
-        with contextlib.suppress(FileNotFoundError):
-            status = (self.folder / "manifest.json").stat()
-            return status.st_ino, status.st_size, status.st_mtime_ns
-        return None
-
     def fetch_records(self) -> None:
         """Fetches the manifests that an address has, and the records that are missing here."""
         if self.address is None:
@@ -156,6 +169,12 @@ class Destination:
                 names.append(name)
         with ThreadPoolExecutor(THREADS) as threads:
             list(threads.map(self._fetch, names))
+
+    def fetch_manifest(self) -> None:
+        """Fetches the manifest that an address has now."""
+        with contextlib.suppress(FileNotFoundError):
+            if self.address is not None:
+                self._fetch("manifest.json")
 
     def _fetch(self, name: str) -> None:
         data = read(self.address or "", name)
@@ -190,11 +209,22 @@ class Destination:
             push_shard(folder, record, self.address)
 
     def finish(self) -> None:
-        """Sends what makes the shards at an address a token set, the manifest last."""
+        """Sends what makes the shards at an address a token set, the manifest last.
+
+        ValueError if another run has sent one at the same time.
+        """
         for name in SUBFOLDERS:  # what a worker that was killed left there
             remove_temporary_files(self.folder / name)
-        if self.address is not None:
-            push_rest(TokenSet(self.folder), self.address)
+        if self.address is None:
+            return
+        token_set = TokenSet(self.folder)
+        push_rest(token_set, self.address)
+        _, manifest = read_manifest(self.address)
+        if digest_of(manifest) != token_set.digest:
+            raise ValueError(
+                f"{self.shown}: another run has written its manifest at the same time, of other "
+                "files; run this again with the sources of both"
+            )
 
 
 def _kind_of(name: str) -> str | None:

@@ -19,11 +19,9 @@ from tokenmill.prepare.column_types import ColumnTypes
 from tokenmill.prepare.encode import batch_encoder, encoder_of, is_loaded
 from tokenmill.prepare.failures import ForAllError
 from tokenmill.prepare.fetching import fetch_files
-from tokenmill.prepare.made import Record, Work, facts_of, made
+from tokenmill.prepare.made import Record, Work, facts_of
 from tokenmill.prepare.unit_shard import UnitShard
 from tokenmill.store.columns import MASK, META, TARGETS
-from tokenmill.store.files import sync_folder
-from tokenmill.store.locks import locked
 from tokenmill.store.schema import LEFT_OUT_COUNTS, dtype_name
 from tokenmill.store.shard_writer import ShardWriter
 from tokenmill.store.shards import SPLITS, Split
@@ -37,8 +35,6 @@ from tokenmill.tokenize.encoder import Encoder
 
 # a shard takes up to this many times the text that was planned, from the sizes of files
 ROOM = 2
-MANIFESTS = "manifests"  # the folder that is locked while shards are replaced, or listed
-PUBLISHING_SECONDS = 60.0  # that a run may take to list them
 MOST_LOST = 0.001  # of a unit's characters, for which the tokenizer may have no token
 GATHERED_BYTES = BATCH_BYTES // 2
 # a text; or four numbers: documents, tokens, bytes of text, bytes of the unit's files
@@ -66,7 +62,9 @@ def make(work: Work, unit: Unit, report: Report) -> Record:
     report(sentence)
     fetch_files(unit)
     stamps = [file.stamp() for file in unit.files]
-    with work.destination.unit_folder() as folder, contextlib.ExitStack() as stack:
+    with contextlib.ExitStack() as stack:
+        stack.enter_context(work.destination.held())
+        folder = stack.enter_context(work.destination.unit_folder())
         writer = UnitWriter(unit, work, encoder, folder, stack, report)
         done = 0
         for batches in _gathered(read_unit(unit, work.options)):
@@ -77,25 +75,9 @@ def make(work: Work, unit: Unit, report: Report) -> Record:
         if stamps != [file.stamp() for file in unit.files]:
             raise changed(unit.files[0])
         report(0, 0, 0, unit.bytes - done)
-        records = writer.complete()
-        # no run lists shards while another one replaces them
-        with locked(folder / MANIFESTS, seconds=PUBLISHING_SECONDS):
-            record = _made_meanwhile(unit, work)
-            if record is not None:
-                return record
-            writer.publish()
-        sync_folder(folder / "shards")
+        records = writer.finish()
         work.destination.send(folder, records)
     return records[-1]
-
-
-def _made_meanwhile(unit: Unit, work: Work) -> Record | None:
-    """The record of a unit that a run that was faster has made and listed: it stays right."""
-    if work.destination.manifest_stamp() == work.manifest_stamp:
-        return None
-    manifest = work.destination.manifest() or {}
-    listed = frozenset(shard["name"] for shard in manifest.get("shards", ()))
-    return made(unit, work._replace(listed=listed)) if listed != work.listed else None
 
 
 class UnitWriter:
@@ -144,13 +126,8 @@ class UnitWriter:
             if of_split:
                 self._write(split, of_split)
 
-    def publish(self) -> None:
-        """Makes the shards that are complete count, the first one last."""
-        for shard in reversed(self._shards):
-            shard.writer.publish()
-
-    def complete(self) -> list[Record]:
-        """Puts the shards on disk, under temporary names; their records, the first one's last."""
+    def finish(self) -> list[Record]:
+        """Makes the shards count, the first one last; returns their records in that order."""
         unit_facts = facts_of(self._unit, self._work)
         unit_facts["shards"] = {shard.name: shard.split for shard in self._shards}
         shared = {"fingerprint": self._tokenizer.fingerprint, "unit": unit_facts}
@@ -171,9 +148,7 @@ class UnitWriter:
                     shared["first_broken"] = self._first_broken
             left_out_counts = {name: counts[name] for name in LEFT_OUT_COUNTS}
             try:
-                records.append(
-                    shard.complete(sources, left_out_counts | shared, self._types.schema)
-                )
+                records.append(shard.finish(sources, left_out_counts | shared, self._types.schema))
             except ValueError as error:  # of a column that is kept
                 raise ValueError(f"{self._unit.files[0].shown}: {error}") from error
         return records

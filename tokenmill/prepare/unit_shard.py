@@ -46,8 +46,8 @@ class UnitShard:
             if batch.kept is not None:
                 self.writer.write_column(META.suffix, batch.kept)
 
-    def complete(self, sources: list[Record], more: Record, columns: pa.Schema) -> Record:
-        """Puts the shard on disk, under temporary names; returns its record.
+    def finish(self, sources: list[Record], more: Record, columns: pa.Schema) -> Record:
+        """Makes the shard count; returns its record.
 
         `sources` are the facts of its files, `columns` the types of the columns that are kept.
         """
@@ -69,4 +69,4 @@ class UnitShard:
             refused["first"] = f"{sources[file]['file']}: {place}"
         if self._refused:
             record["refused"] = dict(sorted(self._refused.items()))
-        return self.writer.complete(record | more)
+        return self.writer.finish(record | more)

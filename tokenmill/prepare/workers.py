@@ -13,9 +13,9 @@ itself. A worker ends when its pipe is closed or the caller is gone, and so does
 import contextlib
 import importlib
 import os
-import resource
 import signal
 import sys
+import threading
 import time
 import traceback
 import types
@@ -131,9 +131,6 @@ class Worker:
 
 def _fork_workers(pipe: Any, modules: Sequence[str]) -> None:
     """Runs in the source, until the caller closes the pipe or is gone."""
-    _, most_files = resource.getrlimit(resource.RLIMIT_NOFILE)
-    with contextlib.suppress(ValueError, OSError):  # a unit of many shards has them all open
-        resource.setrlimit(resource.RLIMIT_NOFILE, (most_files, most_files))
     for module in modules:
         importlib.import_module(module)
     with contextlib.suppress(EOFError, OSError):
@@ -177,18 +174,22 @@ def _work(pipe: Any, function: Function) -> None:
             pipe.send((True, result))
 
 
+_REPLACING_MAIN = threading.Lock()  # by one of several threads that prepare at once
+
+
 @contextlib.contextmanager
 def _without_main() -> Iterator[None]:
     """Processes that start meanwhile do not run the user's script again.
 
     It may lack `if __name__ == "__main__"`.
     """
-    main = sys.modules["__main__"]
-    sys.modules["__main__"] = types.ModuleType("__main__")
-    try:
-        yield
-    finally:
-        sys.modules["__main__"] = main
+    with _REPLACING_MAIN:
+        main = sys.modules["__main__"]
+        sys.modules["__main__"] = types.ModuleType("__main__")
+        try:
+            yield
+        finally:
+            sys.modules["__main__"] = main
 
 
 @contextlib.contextmanager

@@ -37,7 +37,6 @@ class ShardWriter:
         self._lengths = [np.zeros(1, np.uint32)]  # a 0 first: their sums are the offsets
         (folder / "shards").mkdir(exist_ok=True)
         self._files: dict[str, AtomicFile] = {}  # by suffix, in the order of their names' turns
-        self._record = b""
         self._bin = self._begin_file(TOKENS.suffix)
         self._columns: dict[str, TableFile | _ColumnFile] = {}
         for suffix in columns:
@@ -67,16 +66,6 @@ class ShardWriter:
 
         ValueError where a column has too few or too many values.
         """
-        record = self.complete(facts)
-        self.publish()
-        sync_folder(self.folder / "shards")
-        return record
-
-    def complete(self, facts: dict[str, Any]) -> dict[str, Any]:
-        """Puts all files on disk, under temporary names; returns the record.
-
-        Raises as `finish`.
-        """
         offsets = np.concatenate(self._lengths, dtype=OFFSET)
         np.cumsum(offsets, out=offsets)  # in place, as there may be millions
         assert offsets[-1] == self.num_tokens, "the lengths do not add up to the tokens"
@@ -92,22 +81,16 @@ class ShardWriter:
         self._begin_file(OFFSETS.suffix).write(offsets.data)
         for suffix in (TOKENS.suffix, OFFSETS.suffix, *self._columns):
             record[suffix] = self._files[suffix].flush()
-        self._record = as_json(record)
+        data = as_json(record)
         record_file = self._begin_file(RECORD)
-        record_file.write(self._record)
+        record_file.write(data)
         record_file.flush()
-        return record
-
-    def publish(self) -> None:
-        """Gives the files that are complete their names, that of the record last.
-
-        A kill on the way leaves no record beside files that are not of it.
-        """
-        path = shard_path(self.folder, self.name, RECORD)
-        if path.exists() and path.read_bytes() != self._record:
-            path.unlink()
+        if record_file.path.exists() and record_file.path.read_bytes() != data:
+            record_file.path.unlink()  # a kill leaves no record beside files that are not of it
         for file in self._files.values():
             file.rename()
+        sync_folder(self.folder / "shards")
+        return record
 
     def _begin_file(self, suffix: str) -> AtomicFile:
         file = AtomicFile(shard_path(self.folder, self.name, suffix))

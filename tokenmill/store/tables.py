@@ -82,6 +82,12 @@ def schema_of_text(text: str) -> pa.Schema:
         ) from error
 
 
+def kept_schema(token_set: TokenSet) -> pa.Schema:
+    """The columns that a set was prepared with, and their types in the whole set."""
+    text = token_set.manifest.get("prepared", {}).get("metadata")
+    return schema_of_text(text) if text else pa.schema([])
+
+
 def parquet_of(table: pa.Table) -> memoryview:
     """The table as a parquet file. ValueError for a type that parquet cannot hold."""
     data = io.BytesIO()

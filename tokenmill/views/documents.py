@@ -16,7 +16,7 @@ import pyarrow as pa
 
 from tokenmill.store.columns import KNOWN, META
 from tokenmill.store.shards import ShardEntry, sources_of
-from tokenmill.store.tables import merged, metadata_of, schema_of_text
+from tokenmill.store.tables import kept_schema, merged, metadata_of
 from tokenmill.store.token_sets import TokenSet
 
 BATCH_DOCUMENTS = 1 << 20
@@ -32,8 +32,7 @@ class DocumentTables:
         self._token_set = token_set
         self.columns: dict[str, pa.DataType] = {}
         self._stored: dict[str, str] = {}  # the name in the files, by the name here
-        prepared = token_set.manifest.get("prepared", {})
-        for field in schema_of_text(prepared["metadata"]) if "metadata" in prepared else ():
+        for field in kept_schema(token_set):
             name = field.name
             if name.lower() in KNOWN:
                 name = f"kept_{name}"
