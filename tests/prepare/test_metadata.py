@@ -256,7 +256,8 @@ def test_a_name_that_two_columns_of_a_file_have_is_an_error(tmp_path, tokenizer_
 
 def prepared_here(folder, tokenizer, *more, **settings):
     """The set of the corpus below a folder. ValueError with what the command says, if it fails."""
-    given = {"source": folder / "corpus", "keep_columns": "it", "val_fraction": 1e-6}
+    given = {"source": folder / "corpus", "tokens_root": folder, "keep_columns": "it"}
+    given["val_fraction"] = 1e-6
     flags = ["--tokenizer", tokenizer, "--workers", 1, *more]
     for name, value in (given | settings).items():
         flags += [f"--{name.replace('_', '-')}", value]
