@@ -75,11 +75,12 @@ class RankDocuments:
         self.rank = rank
         self.world_size = world_size
         by_file = groupby(token_set.split(split), key=lambda entry: entry.sources[0])
-        self._files = [list(shards) for _, shards in by_file]
+        self._files = [tuple(shards) for _, shards in by_file]
+        self._row_groups = lru_cache(None)(self._read_row_groups)  # by file
         self._visits: list[ShardEntry] = []  # the shard of each visit
         self._shard = lru_cache(SHARDS_HELD)(token_set.open)
         self._change_checks: dict[str, ChangeCheck] = {}  # by the shard's name
-        if not any(any(self._row_groups(file)) for file in self._files):
+        if not any(map(self._row_groups, self._files)):
             raise ValueError(
                 f"{token_set.display_name}: packing 'nanochat' gives whole row groups to ranks, "
                 f"and rank {rank} of {world_size} gets none of split {split!r}; use fewer ranks, "
@@ -119,13 +120,14 @@ class RankDocuments:
                 places = range(base + start, base + stop)
                 yield list(zip(lengths[start:stop].tolist(), places, strict=True))
 
-    def _row_groups(
-        self, file: list[ShardEntry]
-    ) -> Iterator[tuple[ShardEntry, list[tuple[int, int]]]]:
+    def _read_row_groups(
+        self, file: tuple[ShardEntry, ...]
+    ) -> list[tuple[ShardEntry, list[tuple[int, int]]]]:
         """This rank's row groups in the shards of a source file: their (first, last + 1) document.
 
         Shards in which it has none are left out. A shard of several files comes for each of them.
         """
+        with_groups = []
         for entry in file:
             first = 0
             for source in sources_of(self.token_set.record(entry)):
@@ -141,7 +143,8 @@ class RankDocuments:
                         groups.append((first, first + size))
                     first += size
                 if any(begin < end for begin, end in groups):
-                    yield entry, groups
+                    with_groups.append((entry, groups))
+        return with_groups
 
 
 class PickedRows:
