@@ -60,5 +60,5 @@ def test_weights_from_sizes():
 
 
 def test_a_number_of_tokens_below_0_is_not_taken_for_a_weight():
-    with pytest.raises(ValueError, match="^tokens must be a positive number, not -5$"):
+    with pytest.raises(ValueError, match="^tokens must be a positive number, or 0, not -5$"):
         tokens_of("tokens", -5)

@@ -9,7 +9,7 @@ import boto3
 import pytest
 import torch
 import warm
-from making import ROOT, run_prepare, tree
+from making import ROOT, make_text, run_prepare, tree, write_parquet
 
 from tokenmill import PrepareConfig, RowLoader
 from tokenmill.prepare import destination as destination_module
@@ -77,30 +77,35 @@ def test_two_runs_at_once_write_the_same_bytes(flags, bucket, tmp_path):
     assert objects(bucket) == tree(here)
 
 
-@pytest.mark.parametrize("size", [None, 60_000])
-def test_a_run_that_would_unlist_another_run_s_shards_is_refused(
-    size, source, tokenizer_json, bucket, tmp_path
-):
-    """An address has no lock: of two runs of other sources, the second to end is refused."""
-    one = PrepareConfig(
-        source=str(source / "shard_0.parquet"),
+@pytest.fixture
+def small(tokenizer_json, bucket, tmp_path):
+    """Settings for a set of two small files at an address."""
+    for name in "ab":
+        write_parquet(tmp_path / f"{name}.parquet", make_text(20, seed=ord(name)))
+    return PrepareConfig(
+        source=[str(tmp_path / "a.parquet"), str(tmp_path / "b.parquet")],
         name="s",
         tokenizer=str(tokenizer_json),
         tokens_root=f"s3://{bucket}/tokens",
-        shard_text_bytes=size,
+        workers=1,
     )
-    more = replace(one, source=[*one.source, str(source / "shard_1.parquet")])
+
+
+@pytest.mark.parametrize("size", [None, 15_000])
+def test_a_run_that_would_unlist_another_run_s_shards_is_refused(size, small):
+    """An address has no lock: of two runs of other sources, the second to end is refused."""
+    both = replace(small, shard_text_bytes=size)
     with pytest.MonkeyPatch.context() as patch:
         make_missing = run_module._make_missing
 
         def meanwhile(*arguments):
             patch.setattr(run_module, "_make_missing", make_missing)
-            prepare(more)
+            prepare(both)
             return make_missing(*arguments)
 
         patch.setattr(run_module, "_make_missing", meanwhile)
-        with pytest.raises(ValueError, match=r"another run has made shard shard_.* while this one"):
-            prepare(one)
+        with pytest.raises(ValueError, match=r"another run has made shard .* while this one ran"):
+            prepare(replace(both, source=both.source[:1]))
 
 
 def test_names_in_a_bucket_lead_nowhere_else(flags, bucket, tmp_path, cache):
@@ -207,29 +212,20 @@ def test_a_worker_holds_the_set_as_its_run_may_be_killed(source, tokenizer_json,
         make(job.work, job.units[0], report)
 
 
-def test_a_run_at_an_address_reads_what_it_has_written(source, tokenizer_json, bucket, tmp_path):
+def test_a_run_at_an_address_reads_what_it_has_written(small, bucket):
     """Of two runs that end in the same moment, the one whose manifest is gone is refused."""
-    config = PrepareConfig(
-        source=str(source),
-        name="s",
-        tokenizer=str(tokenizer_json),
-        tokens_root=f"s3://{bucket}/tokens",
-    )
     with pytest.MonkeyPatch.context() as patch:
         push_rest = destination_module.push_rest
 
         def meanwhile(*arguments):
-            patch.setattr(destination_module, "push_rest", push_rest)
             push_rest(*arguments)
-            files = boto3.client("s3").list_objects_v2(Bucket=bucket)["Contents"]
+            s3 = boto3.client("s3")
+            files = s3.list_objects_v2(Bucket=bucket)["Contents"]
             (key,) = [file["Key"] for file in files if file["Key"].endswith("/manifest.json")]
-            manifest = json.loads(
-                boto3.client("s3").get_object(Bucket=bucket, Key=key)["Body"].read()
-            )
+            manifest = json.loads(s3.get_object(Bucket=bucket, Key=key)["Body"].read())
             manifest["shards"].reverse()
-            body = json.dumps(manifest).encode()
-            boto3.client("s3").put_object(Bucket=bucket, Key=key, Body=body)
+            s3.put_object(Bucket=bucket, Key=key, Body=json.dumps(manifest).encode())
 
         patch.setattr(destination_module, "push_rest", meanwhile)
         with pytest.raises(ValueError, match="another run has written its manifest at the same"):
-            prepare(config)
+            prepare(small)

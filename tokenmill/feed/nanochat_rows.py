@@ -12,7 +12,7 @@ texts, of which nanochat makes BOS alone.
 
 import time
 from collections.abc import Iterator
-from functools import lru_cache
+from functools import lru_cache, partial
 from itertools import count, groupby
 
 from tokenmill.feed.batch import Batch, TableRows, not_bos
@@ -72,11 +72,9 @@ class RankDocuments:
 
     def __init__(self, token_set: TokenSet, split: str, rank: int, world_size: int):
         self.token_set = token_set
-        self.rank = rank
-        self.world_size = world_size
         by_file = groupby(token_set.split(split), key=lambda entry: entry.sources[0])
         self._files = [tuple(shards) for _, shards in by_file]
-        self._row_groups = lru_cache(None)(self._read_row_groups)  # by file
+        self._row_groups = lru_cache(None)(partial(_row_groups_of, token_set, rank, world_size))
         self._visits: list[ShardEntry] = []  # the shard of each visit
         self._shard = lru_cache(SHARDS_HELD)(token_set.open)
         self._change_checks: dict[str, ChangeCheck] = {}  # by the shard's name
@@ -120,31 +118,32 @@ class RankDocuments:
                 places = range(base + start, base + stop)
                 yield list(zip(lengths[start:stop].tolist(), places, strict=True))
 
-    def _read_row_groups(
-        self, file: tuple[ShardEntry, ...]
-    ) -> list[tuple[ShardEntry, list[tuple[int, int]]]]:
-        """This rank's row groups in the shards of a source file: their (first, last + 1) document.
 
-        Shards in which it has none are left out. A shard of several files comes for each of them.
-        """
-        with_groups = []
-        for entry in file:
-            first = 0
-            for source in sources_of(self.token_set.record(entry)):
-                if "row_groups" not in source:
-                    raise ValueError(
-                        f"{self.token_set.display_name}: shard {entry.name} has no row groups, "
-                        "which 'nanochat' gives to ranks; use packing='best_fit'"
-                    )
-                groups = []
-                numbers = source["row_groups"]
-                for number, size in zip(numbers, source["row_group_documents"], strict=True):
-                    if number % self.world_size == self.rank:
-                        groups.append((first, first + size))
-                    first += size
-                if any(begin < end for begin, end in groups):
-                    with_groups.append((entry, groups))
-        return with_groups
+def _row_groups_of(
+    token_set: TokenSet, rank: int, world_size: int, file: tuple[ShardEntry, ...]
+) -> list[tuple[ShardEntry, list[tuple[int, int]]]]:
+    """A rank's row groups in the shards of a source file: their (first, last + 1) document.
+
+    Shards in which it has none are left out. A shard of several files comes for each of them.
+    """
+    with_groups = []
+    for entry in file:
+        first = 0
+        for source in sources_of(token_set.record(entry)):
+            if "row_groups" not in source:
+                raise ValueError(
+                    f"{token_set.display_name}: shard {entry.name} has no row groups, which "
+                    "'nanochat' gives to ranks; use packing='best_fit'"
+                )
+            groups = []
+            numbers = source["row_groups"]
+            for number, size in zip(numbers, source["row_group_documents"], strict=True):
+                if number % world_size == rank:
+                    groups.append((first, first + size))
+                first += size
+            if any(begin < end for begin, end in groups):
+                with_groups.append((entry, groups))
+    return with_groups
 
 
 class PickedRows:
