@@ -11,7 +11,7 @@ from tokenmill.look.verify import verify
 from tokenmill.store import manifests
 from tokenmill.store.manifests import digest_of
 from tokenmill.store.shard_writer import ShardWriter
-from tokenmill.store.shards import finished_record
+from tokenmill.store.shards import is_finished, read_record, shard_path
 
 NAME = "train_0.000"
 
@@ -35,13 +35,14 @@ def test_a_mask_has_a_bit_for_each_token_however_it_is_written(tmp_path):
     bits = np.unpackbits(np.fromfile(tmp_path / f"shards/{NAME}.mask", np.uint8), bitorder="little")
     assert bits.tolist() == [*mask, 0, 0, 0]
     assert np.fromfile(tmp_path / f"shards/{NAME}.targets", "<u4").tolist() == [1, 4, 2]
-    assert finished_record(tmp_path, NAME) == record
+    assert read_record(shard_path(tmp_path, NAME, "json"), NAME) == record
+    assert is_finished(tmp_path, record)
 
 
 @pytest.mark.parametrize("suffix", ["mask", "targets"])
 def test_the_digest_follows_from_each_column_and_damage_is_found(folder, suffix):
     manifest = read_manifest(folder)
-    record = finished_record(folder, NAME)
+    record = read_record(shard_path(folder, NAME, "json"), NAME)
     listed = manifest["shards"][0]
     columns = {name: record[name]["sha256"] for name in ("bin", "idx", "mask", "targets")}
     assert columns.items() <= listed.items()
@@ -57,7 +58,7 @@ def test_the_digest_follows_from_each_column_and_damage_is_found(folder, suffix)
     message = f"{NAME}.{suffix}: expected {len(data)} bytes, found {len(cut)}"
     with pytest.raises(ValueError, match=message):
         TokenSet(folder).open(TokenSet(folder).entries[0]).column(suffix)
-    assert finished_record(folder, NAME) is None, "so it is made again"
+    assert not is_finished(folder, record), "so it is made again"
 
 
 def test_a_column_that_is_new_changes_no_digest_of_a_set(token_set, monkeypatch):

@@ -17,7 +17,7 @@ from tokenmill.store.json_files import write_json
 from tokenmill.store.manifests import digest_of
 from tokenmill.store.set_names import find_token_set
 from tokenmill.store.shard_writer import ShardWriter
-from tokenmill.store.shards import TEXT_COUNTS, finished_record
+from tokenmill.store.shards import TEXT_COUNTS, is_finished
 from tokenmill.store.token_sets import TokenSet
 
 FACTS = {"source": {"file": "a.parquet"}, "fingerprint": "f" * 64} | dict.fromkeys(TEXT_COUNTS, 0)
@@ -42,18 +42,18 @@ def test_a_shard_is_plain_uint16_ids_and_uint64_offsets(tmp_path):
     assert np.fromfile(tmp_path / "shards/a.000.idx", "<u8").tolist() == [0, 4, 6, 9]
     assert record == json.loads((tmp_path / "shards/a.000.json").read_text())
     assert (record["documents"], record["tokens"], record["bin"]["bytes"]) == (3, 9, 18)
-    assert finished_record(tmp_path, "a.000") == record
+    assert is_finished(tmp_path, record)
 
 
 def test_a_shard_whose_files_are_gone_or_of_another_size_is_not_finished(tmp_path):
     with ShardWriter(tmp_path, "a.000", "uint16") as writer:
         writer.write(np.array([1, 2]), [2])
-        writer.finish(FACTS)
+        record = writer.finish(FACTS)
     path = tmp_path / "shards/a.000.bin"
     path.write_bytes(path.read_bytes()[:-1])
-    assert finished_record(tmp_path, "a.000") is None
+    assert not is_finished(tmp_path, record)
     path.unlink()
-    assert finished_record(tmp_path, "a.000") is None
+    assert not is_finished(tmp_path, record)
 
 
 def test_a_kill_while_a_shard_is_replaced_leaves_no_record_of_the_former_one(tmp_path, monkeypatch):

@@ -27,7 +27,7 @@ from tokenmill.store.json_files import parse_json, read_json
 from tokenmill.store.locks import held_for
 from tokenmill.store.manifests import SMALL_FILES, digest_of, write_token_bytes
 from tokenmill.store.names import is_plain
-from tokenmill.store.shards import finished_record, shard_path, sources_of
+from tokenmill.store.shards import is_finished, read_record, shard_path, sources_of
 from tokenmill.store.token_sets import TokenSet
 from tokenmill.tokenize.tokenizer import Tokenizer
 
@@ -139,12 +139,14 @@ class Destination:
             shutil.rmtree(self.folder)
             command_path(self.folder).unlink()
 
-    def record(self, name: str, is_whole: bool = True) -> dict[str, Any] | None:
-        """The record of a shard; None if there is none, or, if that matters, files are missing."""
-        if self.address is None and is_whole:
-            return finished_record(self.folder, name)
+    def record(self, name: str) -> dict[str, Any] | None:
+        """The record of a shard; None if there is none."""
         path = shard_path(self.folder, name, "json")
-        return read_json(path, "shard") if path.exists() else None
+        return read_record(path, name, "; delete it") if path.exists() else None
+
+    def has_files(self, record: dict[str, Any]) -> bool:
+        """Whether the files of a shard are there. At an address, its record is sent last."""
+        return self.address is not None or is_finished(self.folder, record)
 
     def read(self, name: str) -> bytes:
         """A file of the set."""

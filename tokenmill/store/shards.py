@@ -52,20 +52,13 @@ def shard_path(folder: Path, name: str, suffix: str) -> Path:
     return folder / "shards" / f"{name}.{suffix}"
 
 
-def finished_record(folder: Path, name: str) -> dict[str, Any] | None:
-    """The record of a finished shard.
-
-    None if there is no record, or a file is missing or of another size.
-    """
-    path = shard_path(folder, name, "json")
-    if not path.exists():
-        return None
-    record = read_record(path, name, "; delete it")
+def is_finished(folder: Path, record: dict[str, Any]) -> bool:
+    """Whether all files of the shard with this record are there, with their sizes."""
     for suffix in columns_of(record):
-        path = shard_path(folder, name, suffix)
+        path = shard_path(folder, record["name"], suffix)
         if not path.exists() or path.stat().st_size != record[suffix]["bytes"]:
-            return None
-    return record
+            return False
+    return True
 
 
 def read_record(path: Path, name: str, advice: str = "") -> dict[str, Any]:
