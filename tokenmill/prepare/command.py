@@ -20,7 +20,6 @@ from tokenmill.messages import counted, in_bytes, sanitize
 from tokenmill.prepare.config import PrepareConfig
 from tokenmill.prepare.destination import Destination
 from tokenmill.prepare.failures import Failure, PreparationError
-from tokenmill.prepare.made import left_out_sentences
 from tokenmill.prepare.presets import PRESETS
 from tokenmill.prepare.remembered import command_path, flags_of, parts_of_command, sets_named
 from tokenmill.prepare.run import prepare
@@ -223,9 +222,6 @@ def _summarize(token_set: TokenSet) -> None:
         targets = sum(int(shard.column(TARGETS.suffix).sum()) for shard in shards)
         share = targets / num_tokens
         print(f"  {targets:,} tokens are in the loss, {share:.1%}")
-    records = [(token_set.record(entry), entry.split) for entry in token_set.entries]
-    for sentence in left_out_sentences(records):
-        print(sanitize(f"  left out, or repaired: {sentence}"))
 
 
 def _summarize_split(token_set: TokenSet, split: str) -> None:

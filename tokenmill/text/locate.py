@@ -8,7 +8,9 @@ owner/name                       the files of a dataset repository on the hub
 
 import glob
 import os
+import stat
 from collections.abc import Iterator
+from contextlib import suppress
 from itertools import takewhile
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -51,7 +53,7 @@ def locate(source: str, raw_dir: Path, revision: str) -> Located:
         return Located(_below(path), True)
     if os.path.exists(path):
         name = os.path.basename(path)
-        return Located({name: _local(name, path)}, False)
+        return Located({name: _local(name, os.path.realpath(path))}, False)
     is_pattern = glob.has_magic(path)
     matches = glob.glob(path, recursive=True) if is_pattern else []
     if is_repository(source) and not matches:
@@ -83,15 +85,28 @@ def _below(folder: str) -> Files:
 def _local_files(paths: Iterator[str] | list[str], folder: str) -> Files:
     """Files by their names below a folder."""
     files = {}
+    parents: dict[str, tuple[str, str]] = {}  # what there is of each folder
     for path in paths:
-        name = os.path.relpath(path, folder)
-        files[name] = _local(name, path)
+        parent, name = os.path.split(path)
+        if parent not in parents:
+            parents[parent] = os.path.relpath(parent or ".", folder), os.path.realpath(parent)
+        below, real_parent = parents[parent]
+        real_path = os.path.join(real_parent, name)
+        if os.path.islink(path):
+            real_path = os.path.realpath(path)
+        if below != ".":
+            name = os.path.join(below, name)
+        files[name] = _local(name, real_path)
     return files
 
 
-def _local(name: str, path: str) -> SourceFile:
-    size = os.path.getsize(path) if os.path.isfile(path) else NO_SIZE
-    return SourceFile(name, os.path.realpath(path), size)
+def _local(name: str, real_path: str) -> SourceFile:
+    size = NO_SIZE
+    with suppress(OSError):  # a broken link
+        status = os.stat(real_path)
+        if stat.S_ISREG(status.st_mode):
+            size = status.st_size
+    return SourceFile(name, real_path, size)
 
 
 def _walk(folder: str) -> Iterator[str]:

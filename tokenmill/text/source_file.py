@@ -30,6 +30,10 @@ MOST_NUL = 1 / 8  # of the bytes of text; in UTF-16, half are where it is ASCII
 COMPRESSED_TEXT = 4.0  # bytes of text in a byte of a compressed file, about
 
 
+# of files' ends, by path: the stamp of the file that was read, and its digest
+_digests: dict[str, tuple[tuple[int, ...] | None, str]] = {}
+
+
 class HubSource(NamedTuple):
     """Where on the hub a file is from."""
 
@@ -131,12 +135,18 @@ class SourceFile:
         return self.identity or self._digest_of_ends()
 
     def _digest_of_ends(self) -> str:
-        """The SHA-256 of both ends of the file."""
+        """The SHA-256 of both ends of the file. It is read again if the file has changed."""
+        stamp = self.stamp()
+        known_stamp, digest = _digests.get(self.path, (None, ""))
+        if stamp is not None and stamp == known_stamp:
+            return digest
         with naming_file(self), self.open() as file:
             start = file.read(END_BYTES)
             if self.bytes > END_BYTES:
                 file.seek(max(END_BYTES, self.bytes - END_BYTES))
-            return hashlib.sha256(start + file.read(END_BYTES)).hexdigest()
+            digest = hashlib.sha256(start + file.read(END_BYTES)).hexdigest()
+        _digests[self.path] = (stamp, digest)
+        return digest
 
     def stamp(self) -> tuple[int, ...] | None:
         """Changes when a local file is written to or replaced; None for a URL.
