@@ -14,7 +14,7 @@ demo: .venv/installed
 	$(PY) prepare_data.py demo > .venv/demo.txt
 	$(PY) -m tokenmill show "$$(tail -n 1 .venv/demo.txt)" --batch 0 --batch-size 4 --world-size 1 --seq-len 2048
 	@cat .venv/demo.txt
-	@echo "next: \`make train\` trains a small GPT on it for some minutes, and for a set of your own text, run"
+	@echo "next: \`make train\` trains a small GPT on it for three minutes, and for a set of your own text, run"
 	@echo "  .venv/bin/tokenmill prepare --source FILE_OR_FOLDER"
 
 PYTEST = OMP_NUM_THREADS=1 $(PY) -m pytest --dist loadfile --no-loadscope-reorder
@@ -27,7 +27,7 @@ test: .venv/tools
 test-all: .venv/tools
 	$(PYTEST) --numprocesses 3
 
-# a few million parameters, for some minutes, on what `make demo` makes; again: goes on where it ended
+# a few million parameters, for three minutes, on what `make demo` makes; again: goes on where it ended
 train: .venv/installed
 	@[ -e .venv/demo.txt ] || $(MAKE) demo
 	@AGAIN="make train" $(PY) examples/train_gpt.py --tokens "$$(tail -n 1 .venv/demo.txt)" --checkpoint data/checkpoints/demo.pt

@@ -49,16 +49,16 @@ class TrainConfig:
     tokens: Path | None = None  # the token set's folder; by default the one under data/tokens
     # or a mixture's TOML file: several token sets, and how much of each when
     mixture: Path | None = None
-    layers: int = 4  # transformer blocks
-    width: int = 192  # of the residual stream
+    layers: int = 3  # transformer blocks
+    width: int = 128  # of the residual stream
     heads: int = 4  # of attention
     seq_len: int = 256  # tokens of an input
     batch_size: int = 8  # rows of one rank in one forward pass
     total_rows: int = 16  # of one optimizer step, over all ranks and passes
-    steps: int = 180  # optimizer steps, those before the checkpoint counted
+    steps: int = 160  # optimizer steps, those before the checkpoint counted
     learning_rate: float = 2e-3  # at its highest; then down to a tenth along a cosine
     warmup: int = 20  # steps
-    val_every: int = 60  # steps between validations, which take val_batches batches
+    val_every: int = 40  # steps between validations, which take val_batches batches
     val_batches: int = 8  # of one validation
     start_from: Path | None = None  # another run's checkpoint, whose weights are fine-tuned
     # a file; written with each validation and at the end, gone on from if there
