@@ -55,10 +55,10 @@ class TrainConfig:
     seq_len: int = 256  # tokens of an input
     batch_size: int = 8  # rows of one rank in one forward pass
     total_rows: int = 16  # of one optimizer step, over all ranks and passes
-    steps: int = 160  # optimizer steps, those before the checkpoint counted
+    steps: int = 140  # optimizer steps, those before the checkpoint counted
     learning_rate: float = 2e-3  # at its highest; then down to a tenth along a cosine
     warmup: int = 20  # steps
-    val_every: int = 40  # steps between validations, which take val_batches batches
+    val_every: int = 70  # steps between validations, which take val_batches batches
     val_batches: int = 8  # of one validation
     start_from: Path | None = None  # another run's checkpoint, whose weights are fine-tuned
     # a file; written with each validation and at the end, gone on from if there
