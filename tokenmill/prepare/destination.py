@@ -102,10 +102,16 @@ class Destination:
         """Keeps the command that makes the set beside its folder."""
         write_changed(command_path(self.folder), f"{command}\n".encode())
 
-    def has_documents(self) -> bool:
-        """Whether any shard with documents is made."""
-        paths = self.folder.glob("shards/*.json")
-        return any(read_json(path, "shard")["documents"] for path in paths)
+    def has_training_documents(self) -> bool:
+        """Whether any shard with documents to train on is made."""
+        for path in self.folder.glob("shards/*.json"):
+            record = read_json(path, "shard")
+            validates = record["name"].endswith("-val") or all(
+                source.get("validates") == 1.0 for source in sources_of(record)
+            )
+            if record["documents"] and not validates:
+                return True
+        return False
 
     @property
     def _lock(self) -> Path:
