@@ -1,7 +1,7 @@
 """Which documents the tokens of a batch are of, and what is known of them.
 
-    pieces, sources = pieces_of(batch)
-    KeptColumn(token_set, "score").of(shard.entry)      a value for each document of a shard
+    pieces, entries = pieces_with_shards(batch)
+    KeptColumn(token_set, "score").of(entries[0])       a value for each document of a shard
 
 A row of 8 + 1 tokens, of a whole document of 4 tokens and the first 5 of another, is two pieces:
 
@@ -33,7 +33,8 @@ class BatchPieces(NamedTuple):
     """The pieces of a batch, row by row: arrays with a value for each piece, (pieces,).
 
     A piece is a part of one document. Tokens `begin` to before `end` of a row of T + 1 tokens are
-    of it, an inserted BOS included, so `loss[row, begin : end - 1]` has the losses of its tokens.
+    of it, an inserted BOS included, so `loss[row, begin : end - 1]` has the losses of its tokens
+    after the first.
     """
 
     row: np.ndarray  # int64
@@ -46,7 +47,7 @@ class BatchPieces(NamedTuple):
     filler: np.ndarray  # bool: whether it is a copy that fills the end of the row
 
 
-def pieces_of(batch: Batch) -> tuple[BatchPieces, list[ShardEntry]]:
+def pieces_with_shards(batch: Batch) -> tuple[BatchPieces, list[ShardEntry]]:
     """The pieces of a batch, without padding, and the shard of each."""
     in_parts: list[tuple[int, list[Piece]]] = []
     for part in batch.parts:
@@ -67,9 +68,9 @@ def pieces_of(batch: Batch) -> tuple[BatchPieces, list[ShardEntry]]:
                 (row, begin, end, source, entry.name, piece.document, piece.start, piece.filler)
             )
     if not values:
-        values.append((0, 0, 0, 0, "", 0, 0, False))
-    arrays = [np.array(column)[: len(entries)] for column in zip(*values, strict=True)]
-    return BatchPieces(*arrays), entries
+        values.append((0, 0, 0, 0, "", 0, 0, False))  # for the types; it is cut off
+    columns = zip(*values, strict=True)
+    return BatchPieces(*(np.array(column)[: len(entries)] for column in columns)), entries
 
 
 class KeptColumn:

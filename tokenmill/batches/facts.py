@@ -12,7 +12,7 @@ from typing import Any, Literal, NamedTuple
 
 import numpy as np
 
-from tokenmill.batches.batch_pieces import BatchPieces, KeptColumn, kept_columns, pieces_of
+from tokenmill.batches.batch_pieces import BatchPieces, KeptColumn, kept_columns, pieces_with_shards
 from tokenmill.feed.batch import Batch
 from tokenmill.feed.config import LoaderConfig
 from tokenmill.feed.dealers import Dealer, Sets
@@ -109,7 +109,7 @@ class LoaderFacts:
         It has arrays with a value for each piece of a document. They are empty where there is no
         such batch, as after `load_state_dict` or the end.
         """
-        pieces, _ = pieces_of(self._batch or NO_BATCH)
+        pieces, _ = pieces_with_shards(self._batch or NO_BATCH)
         return pieces
 
     def column(self, name: str) -> list[Any]:
@@ -120,11 +120,10 @@ class LoaderFacts:
         if name not in self._columns:
             self._columns[name] = kept_columns(self._sets.values(), name)
         columns = self._columns[name]
-        pieces, entries = pieces_of(self._batch or NO_BATCH)
+        pieces, entries = pieces_with_shards(self._batch or NO_BATCH)
+        places = zip(pieces.source.tolist(), entries, pieces.document.tolist(), strict=True)
         values = []
-        for source, entry, document in zip(
-            pieces.source.tolist(), entries, pieces.document.tolist(), strict=True
-        ):
+        for source, entry, document in places:
             of_shard = columns[source].of(entry)
             values.append(None if of_shard is None else of_shard[document].as_py())
         return values

@@ -180,9 +180,10 @@ class Destination:
 
     def fetch_manifest(self) -> None:
         """Fetches the manifest that an address has now."""
-        with contextlib.suppress(FileNotFoundError):
-            if self.address is not None:
-                self._fetch("manifest.json")
+        if self.address is None:
+            return
+        with contextlib.suppress(FileNotFoundError):  # there is none yet
+            self._fetch("manifest.json")
 
     def _fetch(self, name: str) -> None:
         data = read(self.address or "", name)
